@@ -39,7 +39,7 @@ func TestExplainOffline(t *testing.T) {
 		{"namespace", manifest("c", "other", "volumeID: a"), "false", 1, []string{"refused (not-allowed)", `namespace "other"`}},
 		{"option", manifest("d", "default", "volumeID: a, sise: 1g"), "false", 1, []string{"refused (invalid)", "option sise: unknown", `did you mean "size"`}},
 		{"attach", manifest("e", "default", "volumeID: a, size: 1g"), "true", 3, []string{"1  attach", "2  waitforattach", "3  mountdevice", "4  mount"}},
-		{"attach, restricted", manifest("f", "default", "volumeID: a, mountOptions: commit=30"), "true", 1, []string{"3  mountdevice    refused (not-allowed)", "kubelet names it at mount only"}},
+		{"attach, restricted", manifest("f", "default", "volumeID: a, mountOptions: commit=30"), "true", 1, []string{"3  mountdevice    refused (not-allowed)", "kubelet passes the namespace only at mount"}},
 		{"mode", manifest("g", "default", "volumeID: a"), "auto", 3, []string{"attach:false is assumed", none}},
 	} {
 		out, stderr, exit := flexd("explain", row.file, "--socket", none, "--config", config, "--attach", row.attach, "--plugin-dir", none)

@@ -187,7 +187,7 @@ func (o *Observer) metadata(ctx context.Context, t Target, h *volume.Have) {
 	d.ReadOnly = d.ReadOnly || d.Activity == volume.Active && h.LV.ReadOnly
 	h.Device = d
 	if h.LV.Now = renamed(ctx, p, h); h.LV.Now != (volume.Name{}) {
-		h.LV.Reason = strings.TrimPrefix(fmt.Sprintf("%s; it is called %s now", h.LV.Reason, h.LV.Now), "; ")
+		h.LV.Reason = strings.TrimPrefix(fmt.Sprintf("%s; it is now named %s", h.LV.Reason, h.LV.Now), "; ")
 	}
 }
 

@@ -204,11 +204,11 @@ func TestRenamed(t *testing.T) {
 		t.Errorf("removed: %+v", got)
 	}
 	m.lvs[other] = lv
-	if got := look(); got.Presence != volume.Absent || got.Now != other || got.Reason != "it is called vg/other now" {
+	if got := look(); got.Presence != volume.Absent || got.Now != other || got.Reason != "it is now named vg/other" {
 		t.Errorf("renamed: %+v", got)
 	}
 	m.lvs[nameA] = volume.LV{Presence: volume.Present, Name: nameA, UUID: "C"}
-	if got := look(); got.Presence != volume.Absent || got.Now != other || !strings.HasSuffix(got.Reason, "by now (uuid C; this one was A); it is called vg/other now") {
+	if got := look(); got.Presence != volume.Absent || got.Now != other || !strings.HasSuffix(got.Reason, "by now (uuid C; this one was A); it is now named vg/other") {
 		t.Errorf("another in its place: %+v", got)
 	}
 	delete(m.devices, "A")

@@ -14,8 +14,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// act takes one step. Steps that set up, and unmounts, are taken only for a call
-// that waits at this moment: without one, the mount may belong to a new pod by now.
+// act takes one step. Steps that set up, and unmounts, are taken only for a call that waits at this
+// moment: without a call, the mount may already belong to a new pod.
 func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	c := l.waitingCall(s)
 	if (s.Kind.SetsUp() || s.Kind == volume.Unmount) && c == nil {
@@ -32,7 +32,7 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	if raid := h.Device.Reshaped; raid != "" && (s.Kind == volume.Extend || s.Kind == volume.Grow) {
 		return volume.Errorf(volume.Busy, "no space can be added to it until a reshape has ended: %s", volume.Reshaping(raid))
 	}
-	ctx = run.WithProgress(ctx, func(text string) { l.progressed(s.Kind.String() + " (" + text + ")") })
+	ctx = run.WithProgress(ctx, func(text string) { l.setProgress(s.Kind.String() + " (" + text + ")") })
 	switch s.Kind {
 	case volume.NoteMaking:
 		return l.n.Store.Put(l.claim(s, c, h))
@@ -71,9 +71,9 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 		}
 		err := l.n.Ops.Check(ctx, l.lock, h.Device, s.FSType)
 		l.facts.Checked = err == nil
-		return l.orFault(ctx, h, err)
+		return l.deviceFault(ctx, h, err)
 	case volume.MountVolume:
-		return l.orFault(ctx, h, l.mount(ctx, s, c, h))
+		return l.deviceFault(ctx, h, l.mount(ctx, s, c, h))
 	case volume.Unmount:
 		return l.unmount(ctx, s, h)
 	case volume.Grow:
@@ -82,9 +82,9 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	return fmt.Errorf("no such step: %s", s)
 }
 
-// orFault returns the reason of the device if it is not usable by now, otherwise the error of a check or a
+// deviceFault returns the reason of the device if it is no longer usable, otherwise the error of a check or a
 // mount: some faults of a thin pool show only after the first write, and the tool blames the filesystem.
-func (l *lane) orFault(ctx context.Context, h *volume.Have, err error) error {
+func (l *lane) deviceFault(ctx context.Context, h *volume.Have, err error) error {
 	p, code := l.n.Providers[h.LV.Name.VG], volume.CodeOf(err)
 	if err == nil || p == nil || code != volume.Failed && code != volume.Damaged {
 		return err
@@ -99,7 +99,7 @@ func (l *lane) orFault(ctx context.Context, h *volume.Have, err error) error {
 // when it is noted would be noted again and again.
 const callLease = time.Second
 
-// changeDevice takes the steps that are the provider's.
+// changeDevice takes the steps of the provider.
 func (l *lane) changeDevice(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
 	p := l.n.Providers[h.LV.Name.VG]
 	if p == nil && s.Kind == volume.Deactivate {
@@ -146,10 +146,10 @@ func kubeName(c *call) string {
 	return c.asked.Options.Alias
 }
 
-// warn logs a failed write of a note that flexd does not need: its memory decides.
+// warn logs a failed write of a note that flexd does not need: its memory is authoritative.
 func (l *lane) warn(s volume.Step, err error) {
 	if err != nil {
-		l.log().WithField("step", s.Kind.String()).WithError(err).Warn("goes on without the note")
+		l.log().WithField("step", s.Kind.String()).WithError(err).Warn("continues without the note")
 	}
 }
 
@@ -216,9 +216,9 @@ func (l *lane) note(s volume.Step, c *call, h *volume.Have) {
 	l.warn(s, l.n.Store.Put(n))
 }
 
-// drop ends a claim, and returns the error of its unmount if flexd ended during that. If the lease
-// that replaces the claim cannot be noted, the claim's note stays: at the next start it shows that
-// the volume was flexd's.
+// drop ends a claim, and returns the error of its unmount if an earlier flexd ended during the unmount.
+// If the lease that replaces the claim cannot be noted, the claim's note stays: at the next start it
+// shows that the volume was flexd's.
 func (l *lane) drop(s volume.Step, h *volume.Have) error {
 	if s.Lease {
 		name := ""
@@ -275,7 +275,7 @@ func (l *lane) inspect(ctx context.Context, h *volume.Have) error {
 	return nil
 }
 
-// mount makes the mount appear in one instant, if a call waits for it then.
+// mount makes the mount appear in one instant, if a call still waits for it.
 func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
 	spec := mount.MountSpec{
 		Device: h.Device, FSType: s.FSType, Dir: s.Dir, Root: c.asked.Target.Root,
@@ -297,7 +297,7 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 	})
 	if err != nil && committed && l.mountAppeared(ctx, s, h) {
 		// The child was killed, or its answer was lost, after the mount appeared.
-		l.log().WithField("step", s.Kind.String()).WithError(err).Warn("failed, but the mount is there, or may be")
+		l.log().WithField("step", s.Kind.String()).WithError(err).Warn("failed, but the mount exists, or may exist")
 		err = nil
 	}
 	if err != nil {
@@ -331,7 +331,7 @@ func (l *lane) unmount(ctx context.Context, s volume.Step, h *volume.Have) error
 	// and the child does not unmount it.
 	e := l.table.Top(s.Dir)
 	if e == nil {
-		return errors.New("the mount that was planned on is not in the table")
+		return errors.New("the mount of the plan is not in the mount table")
 	}
 	l.facts = volume.FS{}
 	unmount := l.n.Ops.Unmount

@@ -36,9 +36,9 @@ func (l *lane) answer(v volume.Verdict, h volume.Have) (ids []string) {
 	return ids
 }
 
-// refuseUnseen refuses the calls whose mount is there, and whose caller does not see it. A call
-// that joined another one, or found its mount, was in no check before the mount appeared. The one
-// that was gets Success, even if its caller's mount table cannot be read now.
+// refuseUnseen refuses the calls whose mount exists, but is not visible to the caller. commitMount has
+// checked one call, not those that joined it or found its mount. The checked call gets Success, even if
+// its caller's mount table cannot be read now.
 func (l *lane) refuseUnseen(v *volume.Verdict) {
 	for _, c := range l.calls() {
 		if !c.Mounts() || c.visible || !slices.Contains(v.Done, c.ID) {
@@ -51,7 +51,7 @@ func (l *lane) refuseUnseen(v *volume.Verdict) {
 	}
 }
 
-// renew starts the lease anew for a Check or Activate that found one.
+// renew extends the lease for a Check or Activate that found one.
 func (l *lane) renew(done []string) {
 	for _, r := range l.n.requests.Of(l.uuid) {
 		if r.Verb != volume.Check && r.Verb != volume.Activate || !slices.Contains(done, r.ID) {
@@ -84,7 +84,7 @@ func (l *lane) noteStarts(done []string) {
 	}
 }
 
-// fail answers the calls that waited for a step, or delays the retry of a step of flexd's own. It
+// fail answers the calls that waited for a step, or delays the retry of a step without a call. It
 // reports whether the turn may continue.
 func (l *lane) fail(ctx context.Context, step volume.Step, what string, err error) bool {
 	if ctx.Err() != nil {

@@ -17,18 +17,13 @@ type call struct {
 	lane  *lane           // the last lane that the call waited for
 	ctx   context.Context // done when the caller does not wait any longer
 
-	// suspended is since when the device has been seen suspended; zero = it was not
-	// at the last look. Only the goroutine of its lane uses it.
-	suspended time.Time
-	// retry is when a step that had to wait is tried again; zero = no step had to wait. Only the
-	// goroutine of its lane uses it.
-	retry time.Time
-	// visible reports whether the caller was found to see what appears at its directory, in the last
-	// check before that. Only the goroutine of its lane uses it.
-	visible bool
+	// Only the goroutine of the call's lane uses these fields.
+	suspended time.Time // the first look that found the device suspended; zero = the last one did not
+	retry     time.Time // the next try of a step that must wait; zero = no step must wait
+	visible   bool      // the last check before the mount found that the caller would see it
 }
 
-// part is the part of a call that waits in one lane: the lane of the volume's name before its
+// part returns the part of a call that waits in one lane: the lane of the volume's name before its
 // creation, or of one of several volumes at its directory.
 func (c *call) part(ctx context.Context, verb volume.Verb) *call {
 	part := &call{

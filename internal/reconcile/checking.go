@@ -12,9 +12,9 @@ import (
 // still waits for it.
 const checkPause = time.Second
 
-// awaitCheck waits until fewer than maxChecks fsck and mkfs run in the volume group, as long
-// as a call waits for the step. done must be called after the step; a child
-// that hangs beyond its deadline is not counted any more, as it would block the others for ever.
+// awaitCheck waits until fewer than maxChecks fsck and mkfs run in the volume group, as long as a call
+// waits for the step. done must be called after the step; a child that hangs beyond its deadline is not
+// counted any more, because it would block the others for ever.
 func (l *lane) awaitCheck(ctx context.Context, s volume.Step) (done func(), err error) {
 	running := l.n.checksOf(l.group())
 	done = func() { <-running }
@@ -23,7 +23,7 @@ func (l *lane) awaitCheck(ctx context.Context, s volume.Step) (done func(), err 
 		return done, nil
 	default:
 	}
-	l.begun("waiting for " + s.Kind.String())
+	l.setStep("waiting for " + s.Kind.String())
 	pause := time.NewTicker(checkPause)
 	defer pause.Stop()
 	for {
@@ -33,7 +33,7 @@ func (l *lane) awaitCheck(ctx context.Context, s volume.Step) (done func(), err 
 				done()
 				return nil, dsw.ErrNotWanted
 			}
-			l.begun(s.Kind.String())
+			l.setStep(s.Kind.String())
 			return done, nil
 		case <-pause.C:
 			if l.waitingCall(s) == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// nameKey is used in place of the uuid of a volume of which only the name is known. Neither a uuid
-// nor a name has a colon.
+// nameKey replaces the uuid of a volume for which only the name is known. Neither a uuid nor a name has
+// a colon.
 func nameKey(name volume.Name) volume.UUID {
 	return volume.UUID("name:" + name.VG + ":" + name.LV)
 }
@@ -37,7 +37,7 @@ func createRefusal(c *call, vg *config.VolumeGroup) volume.Refusal {
 	case !vg.Create:
 		return refuse(volume.NotFound, "it does not exist in volume group %s, whose configuration does not let flexd create it: check the names of the volume group and the volume, create it by hand, or set `create: true`", vg.Name)
 	case size == 0:
-		return refuse(volume.NotFound, "it does not exist, and option size is not given: flexd creates only what it knows the size of")
+		return refuse(volume.NotFound, "it does not exist, and option size is not given: flexd creates no volume without a size")
 	case size < mount.MinSize(fsType) && !slices.ContainsFunc(c.asked.Options.MkfsOptions, func(o string) bool { return strings.Contains(o, "mixed-bg") }):
 		return refuse(volume.NoSpace, "it does not exist, and option size (%s) is too small for %s, which needs at least %s: give it more, or another fsType", volume.Bytes(size), fsType, volume.Bytes(mount.MinSize(fsType)))
 	case vg.MaxSize > 0 && size > vg.MaxSize:
@@ -45,7 +45,7 @@ func createRefusal(c *call, vg *config.VolumeGroup) volume.Refusal {
 	case c.asked.Verb != volume.Publish && vg.Restricted():
 		return refuse(volume.NotAllowed, "it does not exist; %s", unknownNamespace(vg, "create it by hand"))
 	case c.asked.Options.Pod.Namespace == "" && vg.PerNamespace != config.Limit{}:
-		return refuse(volume.NotAllowed, "it does not exist; perNamespace limits what volume group %s may have for each namespace, and kubelet names it at mount only: create it by hand, or use the driver without attach", vg.Name)
+		return refuse(volume.NotAllowed, "it does not exist; perNamespace limits the volumes of each namespace in volume group %s, and kubelet passes the namespace only at mount: create it by hand, or use the driver without attach", vg.Name)
 	}
 	return volume.Refusal{}
 }
@@ -57,16 +57,16 @@ func (l *lane) observeName(ctx context.Context) volume.Have {
 	if l.blocked = waitingFor(err); l.blocked != nil {
 		lv, err = volume.LV{Pending: true, Reason: err.Error()}, nil
 	}
-	h := l.n.named(name, lv, err)
+	h := l.n.stateOfName(name, lv, err)
 	if h.LV.Presence == volume.Present {
-		l.n.identified(name, lv.UUID)
+		l.n.moveHistory(name, lv.UUID)
 	}
 	l.n.Observer.Publish(l.uuid, h)
 	return h
 }
 
-// named returns the state of a name from the result of its look-up and its record.
-func (n *Node) named(name volume.Name, lv volume.LV, err error) volume.Have {
+// stateOfName returns the state of a name from the result of its look-up and its record.
+func (n *Node) stateOfName(name volume.Name, lv volume.LV, err error) volume.Have {
 	h := volume.Have{LV: lv, Record: volume.NoRecord}
 	h.LV.Name = name
 	switch {
@@ -82,14 +82,14 @@ func (n *Node) named(name volume.Name, lv volume.LV, err error) volume.Have {
 		}
 		// Read the names of devices after the records: a volume in use may be renamed before its record is.
 		if now, uuid := n.renamed(name); uuid != "" {
-			h.LV = volume.LV{Name: name, Reason: fmt.Sprintf("the volume in use that was called so (uuid %s) is called %s now", uuid, now)}
+			h.LV = volume.LV{Name: name, Reason: fmt.Sprintf("the volume in use that had this name (uuid %s) is now named %s", uuid, now)}
 		}
 	}
 	return h
 }
 
-// identified moves the history of a name's lane to the lane of its volume.
-func (n *Node) identified(name volume.Name, uuid volume.UUID) {
+// moveHistory moves the history of a name's lane to the lane of its volume.
+func (n *Node) moveHistory(name volume.Name, uuid volume.UUID) {
 	from, to := n.laneOf(nameKey(name)), n.laneOf(uuid)
 	if from == nil || to == nil {
 		return
@@ -120,7 +120,7 @@ func (l *lane) create(ctx context.Context, p Provider, s volume.Step, c *call) e
 		return cmp.Or(err, lookErr)
 	}
 	if err != nil {
-		l.stepLog(s).WithError(err).Warn("failed, but the volume is there")
+		l.stepLog(s).WithError(err).Warn("failed, but the volume exists")
 		if !lv.Created {
 			return nil
 		}

@@ -269,7 +269,7 @@ func TestRenamedBeforeCreation(t *testing.T) {
 		defer k.n.stop(ErrStopping)
 		k.n.Observer.Publish("u", volume.Have{LV: volume.LV{UUID: "u", Name: created, Now: volume.Name{VG: "vg0", LV: "b"}}})
 		err := k.call(context.Background(), "1")
-		if err == nil || !strings.Contains(err.Error(), "(uuid u) is called vg0/b now") {
+		if err == nil || !strings.Contains(err.Error(), "(uuid u) is now named vg0/b") {
 			t.Errorf("got %v", err)
 		}
 		if p.runs.Load() != 0 {
@@ -331,7 +331,7 @@ func TestCreationParked(t *testing.T) {
 			t.Errorf("while its child does not end: %+v", d)
 		}
 		for range 2 {
-			if err := <-callers; err == nil || !strings.HasPrefix(err.Error(), "stuck: create has not ended since ") {
+			if err := <-callers; err == nil || !strings.HasPrefix(err.Error(), "stuck: create has been running since ") {
 				t.Errorf("at the deadline: %v", err)
 			}
 		}

@@ -22,7 +22,7 @@ const failedAge = 5 * time.Minute
 // errorAge is how long a failure without a retry is shown, for example of a refused call.
 const errorAge = time.Hour
 
-// view is the volume's detail as of the last observation.
+// view returns the volume's detail as of the last observation.
 func (l *lane) view(findings map[string][]status.Finding) status.VolumeDetail {
 	var (
 		have   = volume.Have{}
@@ -53,7 +53,7 @@ func (l *lane) view(findings map[string][]status.Finding) status.VolumeDetail {
 	}
 	if len(have.Mounts) > 0 {
 		s.Filesystem = have.Mounts[0].Type
-		l.filled(&s)
+		l.addUsage(&s)
 	}
 	for _, c := range claims {
 		v := claimView(c, h)
@@ -70,14 +70,14 @@ func (l *lane) view(findings map[string][]status.Finding) status.VolumeDetail {
 		deadline, _ := c.ctx.Deadline()
 		s.Calls = append(s.Calls, status.Call{ID: c.ID, Verb: c.asked.Title, Dir: c.Dir, Since: c.since, Deadline: deadline})
 	}
-	l.planned(&s, want, have)
-	l.worked(&s, now)
+	l.addPlan(&s, want, have)
+	l.addProgress(&s, now)
 	s.State = l.state(&s, have, now)
 	return s
 }
 
-// filled fills in how full the mounted filesystem is.
-func (l *lane) filled(s *status.VolumeDetail) {
+// addUsage adds the used space of the mounted filesystem.
+func (l *lane) addUsage(s *status.VolumeDetail) {
 	f, at, ok := l.n.auditor.Filling(l.uuid)
 	if !ok {
 		return
@@ -96,8 +96,8 @@ func (l *lane) filled(s *status.VolumeDetail) {
 	s.Observed = append(s.Observed, status.Fact{Name: "space", Value: value})
 }
 
-// worked fills in the lane's present step, its history and its last error. The caller holds l.mu.
-func (l *lane) worked(s *status.VolumeDetail, now time.Time) {
+// addProgress adds the lane's present step, its history and its last error. The caller holds l.mu.
+func (l *lane) addProgress(s *status.VolumeDetail, now time.Time) {
 	for _, op := range slices.Backward(l.history) {
 		s.History = append(s.History, status.Operation{Step: op.step, Started: op.started, Seconds: op.took.Seconds(), Error: op.err, CallIDs: op.calls})
 	}
@@ -151,8 +151,8 @@ func claimView(c dsw.Claim, h *volume.Have) status.Claim {
 	return v
 }
 
-// planned sets the steps and refusals that follow from the last observation.
-func (l *lane) planned(s *status.VolumeDetail, w volume.Want, h volume.Have) {
+// addPlan adds the steps and refusals that follow from the last observation.
+func (l *lane) addPlan(s *status.VolumeDetail, w volume.Want, h volume.Have) {
 	v := volume.Plan(w, h)
 	for i, step := range v.Steps {
 		text := step.String()

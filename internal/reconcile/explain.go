@@ -145,9 +145,9 @@ func (n *Node) explain(c *call, dirs []string, volumes map[volume.Name]*prospect
 			s.content.Use = volume.Unused
 		}
 	case inspects:
-		o.Err = volume.Errorf(volume.Unknown, "flexd has not looked at its content, which decides: a blank volume gets %s, %s, anything else is refused", cmp.Or(c.FSType, volume.DefaultFSType), mountable(c.FSType))
+		o.Err = volume.Errorf(volume.Unknown, "the outcome depends on the volume's content, which flexd has not read: a blank volume gets %s, %s, anything else is refused", cmp.Or(c.FSType, volume.DefaultFSType), mountable(c.FSType))
 	default:
-		o.Err = volume.Errorf(volume.Unknown, "it would wait, and the end of that is not known")
+		o.Err = volume.Errorf(volume.Unknown, "it would wait, for an unknown time")
 	}
 	return o
 }
@@ -195,7 +195,7 @@ func ifAbsent(c *call, vg *config.VolumeGroup) string {
 
 // ifCreated returns the volume as its creation would leave it, and the steps of that.
 func (n *Node) ifCreated(c *call, p Provider, lv volume.LV, dirs []string) (*prospect, []volume.Step, error) {
-	f := volume.Foresee(volume.Want{}, n.named(c.Name, lv, nil), n.judged(c.part(c.ctx, volume.Create)), volume.FS{})
+	f := volume.Foresee(volume.Want{}, n.stateOfName(c.Name, lv, nil), n.withConfig(c.part(c.ctx, volume.Create)), volume.FS{})
 	if f.Refused.Reason != "" {
 		return nil, nil, volume.Errorf(f.Refused.Code, "%s", f.Refused.Reason)
 	}

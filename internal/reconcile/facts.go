@@ -8,7 +8,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// observed describes the last observation as text, in reading order.
+// observed describes the last observation as text.
 func observed(h volume.Have) []status.Fact {
 	facts := []status.Fact{}
 	add := func(name, format string, a ...any) {

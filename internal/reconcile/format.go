@@ -82,7 +82,7 @@ func (l *lane) recordSeen(ctx context.Context, s volume.Step, h *volume.Have) er
 		if own, unread := l.n.Records.Get(l.uuid); unread != nil || own.State != volume.Seen {
 			return err // the old record says that mkfs was started
 		}
-		l.warn(s, err) // flexd has created nothing here, and remembers it for this life
+		l.warn(s, err) // flexd has run no mkfs here, and remembers the filesystem until it ends
 	}
 	if h.LV.Tagged.State == volume.Seen {
 		return nil

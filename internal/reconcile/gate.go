@@ -71,10 +71,10 @@ func (r Request) wouldSee(table *mounttable.Table) error {
 	}
 	on := table.Containing(dir)
 	if on == nil {
-		return volume.Errorf(volume.NotVisible, "the caller lives in another mount namespace or chroot, and %s is on no mount that flexd sees: run flexd in kubelet's namespace", dir)
+		return volume.Errorf(volume.NotVisible, "the caller is in another mount namespace or chroot, and %s is on no mount that flexd sees: run flexd in kubelet's namespace", dir)
 	}
 	if on.Peer == 0 {
-		return volume.Errorf(volume.NotVisible, "the caller lives in another mount namespace or chroot and would not see a mount at %s, because %s, on which it lies, is not shared: run flexd in kubelet's namespace; or mount --make-shared %[2]s, and then start the container of kubelet or of flexd again, whichever has a copy of that mount", dir, on.Dir)
+		return volume.Errorf(volume.NotVisible, "the caller is in another mount namespace or chroot and would not see a mount at %s, because %s, on which it lies, is not shared: run flexd in kubelet's namespace; or mount --make-shared %[2]s, and then start the container of kubelet or of flexd again, whichever has a copy of that mount", dir, on.Dir)
 	}
 	theirs, err := r.Caller.table()
 	if err != nil {
@@ -83,10 +83,10 @@ func (r Request) wouldSee(table *mounttable.Table) error {
 	if table.Appears(dir, theirs, r.Target.Name, sync.OnceValue(mounttable.AllGroups)) {
 		return nil
 	}
-	return volume.Errorf(volume.NotVisible, "the caller lives in another mount namespace or chroot, and what is mounted on %s (on which %s lies) does not appear there: run flexd in kubelet's namespace; or give kubelet's container that mount with shared or slave propagation, and start it again", on.Dir, dir)
+	return volume.Errorf(volume.NotVisible, "the caller is in another mount namespace or chroot, and what is mounted on %s (on which %s lies) does not appear there: run flexd in kubelet's namespace; or give kubelet's container that mount with shared or slave propagation, and start it again", on.Dir, dir)
 }
 
-// sees refuses a mount that is there and that a caller in another mount namespace does not see.
+// sees refuses an existing mount that a caller in another mount namespace does not see.
 func (r Request) sees(table *mounttable.Table) error {
 	if other, err := r.Caller.other(); err != nil || !other {
 		return err
@@ -95,14 +95,14 @@ func (r Request) sees(table *mounttable.Table) error {
 	if err != nil || table.Shows(r.Target.Dir, theirs, r.Target.Name) {
 		return err
 	}
-	return volume.Errorf(volume.NotVisible, "it is mounted at %s, but the caller lives in another mount namespace or chroot and does not see that mount: its container was started without the mount, or it was unmounted there. Start kubelet's container again, with its directory bound recursively and with shared or slave propagation (rshared, rslave)", r.Target.Dir)
+	return volume.Errorf(volume.NotVisible, "it is mounted at %s, but the caller is in another mount namespace or chroot and does not see that mount: its container was started without the mount, or it was unmounted there. Start kubelet's container again, with its directory bound recursively and with shared or slave propagation (rshared, rslave)", r.Target.Dir)
 }
 
 // stillMounted refuses the end of an unmount if a caller in another mount namespace still has a mount at
-// the directory: no propagation has taken the unmount there, and kubelet cannot remove the directory.
+// the directory: the unmount was not propagated there, and kubelet cannot remove the directory.
 func (n *Node) stillMounted(ctx context.Context, r Request) error {
 	if other, err := r.Caller.other(); err != nil || !other {
-		return nil // the unmount needs no more than flexd's own table
+		return nil // flexd's own table is enough for an unmount
 	}
 	theirs, err := r.Caller.table()
 	if err != nil || theirs.Top(r.Target.Name) == nil {
@@ -111,7 +111,7 @@ func (n *Node) stillMounted(ctx context.Context, r Request) error {
 	if table, err := n.Observer.Read(ctx); err != nil || table.Top(r.Target.Dir) != nil { // a newer call's
 		return nil
 	}
-	return volume.Errorf(volume.Busy, "nothing is mounted at %s any more, but the caller lives in another mount namespace or chroot, and has a mount there that the unmount did not reach: nsenter -t PID -m umount %[1]s, with kubelet's pid. Run flexd in kubelet's namespace, or make the mount on which that directory lies shared with it", r.Target.Name)
+	return volume.Errorf(volume.Busy, "nothing is mounted at %s any more, but the caller is in another mount namespace or chroot, and has a mount there that the unmount did not reach: nsenter -t PID -m umount %[1]s, with kubelet's pid. Run flexd in kubelet's namespace, or make the mount on which that directory lies shared with it", r.Target.Name)
 }
 
 // table reads the mount table of a caller in another namespace.

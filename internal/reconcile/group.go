@@ -9,12 +9,12 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// groupPatience is how long the observations of a turn wait for the metadata of the volume's group.
+// groupTimeout is how long the observations of a turn wait for the metadata of the volume's group.
 // Afterwards operations that do not need the metadata continue: an unmount, or the answer to a
 // mount that has appeared.
-const groupPatience = time.Second
+const groupTimeout = time.Second
 
-var errGroupPatience = errors.New("the volume group has not answered within a second")
+var errGroupTimeout = errors.New("the volume group has not answered within a second")
 
 // shared reports whether other nodes use a volume group, too.
 func (n *Node) shared(vg string) bool {
@@ -38,23 +38,23 @@ func (l *lane) lookUp(ctx context.Context, p asw.Provider, name volume.Name) (vo
 	return lv, err
 }
 
-// lookUpSoon is LookUp that waits at most groupPatience, or not at all if the turn has waited
+// lookUpSoon is LookUp that waits at most groupTimeout, or not at all if the turn has waited
 // already.
 func (l *lane) lookUpSoon(ctx context.Context, p asw.Provider, name volume.Name) (volume.LV, error) {
 	if a := l.answered; a != nil && a.name == name {
 		l.answered = nil
 		return a.lv, a.err
 	}
-	patience := groupPatience
+	timeout := groupTimeout
 	if l.pending != nil {
-		patience = 0
+		timeout = 0
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errGroupPatience)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errGroupTimeout)
 	defer cancel()
 	lv, err := p.LookUp(ctx, name)
-	if err != nil && errors.Is(context.Cause(ctx), errGroupPatience) {
+	if err != nil && errors.Is(context.Cause(ctx), errGroupTimeout) {
 		l.pending = p
-		return volume.LV{Name: name, Pending: true, Reason: errGroupPatience.Error()}, nil
+		return volume.LV{Name: name, Pending: true, Reason: errGroupTimeout.Error()}, nil
 	}
 	return lv, err
 }

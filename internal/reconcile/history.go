@@ -27,19 +27,19 @@ func (l *lane) begin(step volume.Step) {
 	if l.n.Log.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		l.stepLog(step).Debug("begins")
 	}
-	l.begun(step.Kind.String())
+	l.setStep(step.Kind.String())
 }
 
-// begun notes the step that the lane begins.
-func (l *lane) begun(what string) {
+// setStep sets the lane's present step.
+func (l *lane) setStep(what string) {
 	l.mu.Lock()
 	l.working, l.since = what, time.Now()
 	l.mu.Unlock()
 	l.publish(true)
 }
 
-// progressed adds the progress to the lane's step.
-func (l *lane) progressed(what string) {
+// setProgress replaces the present step by its text with the progress.
+func (l *lane) setProgress(what string) {
 	l.mu.Lock()
 	l.working = what
 	l.mu.Unlock()
@@ -68,12 +68,12 @@ func (l *lane) end(step volume.Step, started time.Time, err error) {
 		l.lastErr = nil
 	}
 	l.mu.Unlock()
-	l.ended()
+	l.clearStep()
 	l.n.auditor.Changed(l.group())
 }
 
-// ended notes that the step has ended.
-func (l *lane) ended() {
+// clearStep is called when the present step has ended.
+func (l *lane) clearStep() {
 	l.mu.Lock()
 	l.working = ""
 	l.mu.Unlock()
@@ -142,7 +142,7 @@ func (n *Node) podAt(dir string) dsw.Pod {
 	return dsw.Pod{UID: n.Observer.Place(dir).Pod}
 }
 
-// EventPod is the pod of an event; nil = it has none.
+// EventPod returns the pod of an event; nil = it has none.
 func EventPod(p dsw.Pod) *status.EventPod {
 	if p.UID == "" && p.Name == "" {
 		return nil

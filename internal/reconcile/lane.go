@@ -37,7 +37,7 @@ type lane struct {
 	turnState
 }
 
-// A schedule says when a lane's goroutine runs.
+// A schedule determines when a lane's goroutine runs.
 type schedule struct {
 	awake   bool      // it runs
 	dirty   bool      // it must observe again
@@ -125,7 +125,7 @@ func (l *lane) stepLog(step volume.Step) *logrus.Entry {
 	return l.n.Log.WithFields(fields)
 }
 
-// title is the volume's name for people.
+// title returns the volume's name for people.
 func (l *lane) title() string {
 	name := l.nameNow()
 	if name.LV == "" {

@@ -51,7 +51,7 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	}()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	unread := l.watched == nil || l.watched.path != g.path // what was logged about the device before
+	unread := l.watched == nil || l.watched.path != g.path // earlier errors in the log were not checked
 	l.watched = &g
 	_, bad := l.n.Observer.KernelLog.Logged(g.path)
 	if len(h.Device.Relatives) > 0 {
@@ -76,7 +76,7 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	return h, nil
 }
 
-// currentName is the volume's name at this moment; empty = unknown.
+// currentName returns the volume's present name; empty = unknown.
 func currentName(h volume.Have) volume.Name {
 	if h.LV.Presence == volume.Present {
 		return h.LV.Name
@@ -206,7 +206,7 @@ func (l *lane) want() volume.Want {
 		w.Grow, w.Recheck = false, false
 	}
 	for _, waits := range l.calls() {
-		c := l.n.judged(waits)
+		c := l.n.withConfig(waits)
 		if lost != "" && c.Verb != volume.Release && c.Verb != volume.Reclaim {
 			c.Refusal = volume.Refusal{Code: volume.Unusable, Reason: lost}
 		}

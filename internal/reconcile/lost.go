@@ -21,11 +21,11 @@ type Locks interface {
 	// Lost marks a group whose locks are lost, until they were dropped. It returns an error if
 	// they are not lost.
 	Lost(ctx context.Context, vg, why string) error
-	// LostReason returns why nothing may be set up in a group with lost locks, and since when
-	// they are; "" = they are not, as far as is known. It does no I/O.
+	// LostReason returns why the locks of a group are lost, so that nothing may be set up in it, and
+	// since when; "" = they are not lost, as far as is known. It does no I/O.
 	LostReason(vg string) (why string, since time.Time)
-	// Unavailable returns why no lock of a group could be taken or given back at the last look,
-	// and since when; "" = one could, or its locks are lost. It does no I/O.
+	// Unavailable returns why no lock of a group could be taken or released at the last look, and
+	// since when; "" = locks are available, or lost. It does no I/O.
 	Unavailable(vg string) (why string, since time.Time)
 	// Observe asks for the states of groups. It starts nothing.
 	Observe(ctx context.Context, vgs []string)
@@ -40,7 +40,7 @@ type Locks interface {
 // later the watchdog resets the node: the rest is for dropping the locks.
 const (
 	loseLimit   = 20 * time.Second
-	vacateLimit = 8 * time.Second // for the start of flexd, and for the unmounts of pods or the global mounts: twice in all
+	vacateLimit = 8 * time.Second // for flexd's start, and for the unmounts of each kind; together at most twice as long
 )
 
 // losing is the state of a group whose locks are lost.
@@ -51,9 +51,9 @@ type losing struct {
 }
 
 // Lose is called when sanlock could not renew the lease of a group: other nodes will take its
-// volumes over. It unmounts what no pod uses, and deactivates what nothing has open. It
-// returns nil if no volume of the group is active: then the caller drops the locks, and the
-// node is not reset. Otherwise flexd drops them when the last volume has become inactive.
+// volumes over. It unmounts volumes that no pod uses, and deactivates volumes that nothing has
+// open. It returns nil if no volume of the group is active: then the caller drops the locks, and
+// the node is not reset. Otherwise flexd drops them when the last volume has become inactive.
 func (n *Node) Lose(ctx context.Context, vg string) error {
 	if g := n.Config.VG(vg); g != nil && !g.Shared {
 		return volume.Errorf(volume.NotAllowed, "volume group %s is not shared in flexd's configuration: it has no locks to lose, and nothing is done", vg)
@@ -65,7 +65,7 @@ func (n *Node) Lose(ctx context.Context, vg string) error {
 		log.WithError(err).Warn("flexd lockspace-lost was called")
 		return err
 	}
-	log.Error("the locks of the volume group are lost: sanlock could not renew its lease on the group's disk. Nothing is set up in it any more; what no pod uses is unmounted and deactivated")
+	log.Error("the locks of the volume group are lost: sanlock could not renew its lease on the group's disk. Nothing is set up in it any more; volumes that no pod uses are unmounted and deactivated")
 	n.Record(status.Event{Type: status.FoundEvent, VG: vg, Code: locksLost, Message: "the locks of the volume group are lost: sanlock could not renew its lease on the group's disk"})
 	n.lose(vg, +1, false)
 	n.wakeGroup(vg) // calls that wait are refused
@@ -99,7 +99,7 @@ func (n *Node) vacate(ctx context.Context, vg string) error {
 		for _, kind := range []volume.Kind{volume.Published, volume.Staged} {
 			n.vacateMounts(unmounts, vg, kind, why)
 		}
-	case <-time.After(vacateLimit): // what is mounted is not known
+	case <-time.After(vacateLimit): // the mounts are not known
 	case <-ctx.Done():
 	}
 	left, err := n.RemoveUnused(ctx, vg)
@@ -136,15 +136,15 @@ func (n *Node) vacateMounts(ctx context.Context, vg string, kind volume.Kind, wh
 	all.Wait()
 }
 
-// claimed returns the users of a volume by flexd's notes.
-func (n *Node) claimed(uuid volume.UUID) (users []string) {
+// usersOf returns the users of a volume by flexd's notes.
+func (n *Node) usersOf(uuid volume.UUID) (users []string) {
 	for _, c := range n.Store.Claims(uuid) {
 		users = append(users, "for "+c.User())
 	}
 	return users
 }
 
-// maxRemaining is how many volumes a message names.
+// maxRemaining is the number of volumes that a message names.
 const maxRemaining = 10
 
 // remaining describes the volumes that are still active.
@@ -153,17 +153,17 @@ func (n *Node) remaining(left []volume.Used, why map[volume.UUID][]string) strin
 	for _, a := range left {
 		reasons := why[a.UUID]
 		if len(reasons) == 0 {
-			reasons = n.claimed(a.UUID)
+			reasons = n.usersOf(a.UUID)
 		}
 		if len(reasons) == 0 {
-			reasons = []string{fmt.Sprintf("not in use by a pod, and open %d times: stop what has it open (lsblk, fuser -v /dev/%s)", a.Open, a.Name)}
+			reasons = []string{fmt.Sprintf("not in use by a pod, and open %d times: stop the programs that have it open (lsblk, fuser -v /dev/%s)", a.Open, a.Name)}
 		}
 		all = append(all, fmt.Sprintf("%s (%s)", a.Name, strings.Join(reasons, "; ")))
 	}
 	return "still active: " + firstFew(all)
 }
 
-// firstFew lists the first ones, and says how many there are besides.
+// firstFew lists the first ones, and counts the others.
 func firstFew(all []string) string {
 	if more := len(all) - maxRemaining; more > 0 {
 		all = append(all[:maxRemaining], fmt.Sprintf("and %d more", more))
@@ -171,7 +171,7 @@ func firstFew(all []string) string {
 	return strings.Join(all, ", ")
 }
 
-// lose notes the begin or the end of a call of Lose.
+// lose counts the running calls of Lose; late = the last one has failed.
 func (n *Node) lose(vg string, calls int, late bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -233,7 +233,7 @@ func (n *Node) lostReason(vg string) string {
 	return why
 }
 
-// stillLost asks whether the locks of a group that were lost still are.
+// stillLost returns an error if the lost locks of a group are still lost.
 func (n *Node) stillLost(ctx context.Context, vg string) error {
 	if n.lostReason(vg) == "" {
 		return nil
@@ -253,7 +253,7 @@ func (n *Node) lostGroups() (all []status.Finding) {
 	for _, vg := range n.Config.Get().VolumeGroups {
 		if why, since := n.Locks.Unavailable(vg.Name); why != "" {
 			all = append(all, status.Finding{Class: locksUnavailable, VG: vg.Name, Since: since, Message: why,
-				Hint: "what the message names; flexd notices it at the next call, or when it tries again to deactivate a volume. flexd doctor looks now"})
+				Hint: "fix the cause in the message; flexd checks again at the next call, or when it retries a deactivation. `flexd doctor` checks now"})
 		}
 		why, since := n.Locks.LostReason(vg.Name)
 		if why == "" {
@@ -265,7 +265,7 @@ func (n *Node) lostGroups() (all []status.Finding) {
 				users[fmt.Sprintf("%s/%s for %s", c.VG, c.LV, c.User())] = true
 			}
 		}
-		hint := "none if its disks answer again: flexd starts its locks anew when a pod needs them; flexd doctor shows what prevents that"
+		hint := "no action once its disks respond: flexd starts its locks again when a pod needs them; `flexd doctor` shows what prevents that"
 		if len(users) > 0 {
 			hint = "delete the pods that keep it busy, and flexd deactivates its volumes and drops its locks: " + firstFew(slices.Sorted(maps.Keys(users)))
 		}

@@ -174,7 +174,7 @@ func TestRenamedInUse(t *testing.T) {
 		works(t, k.Up(a))
 		works(t, os.Rename(e.File("data"), e.File("new")))
 		works(t, k.Up(b))
-		fails(t, k.Up(c), "is called vg0/new now")
+		fails(t, k.Up(c), "is now named vg0/new")
 		if e.M.Exists(e.File("data")) {
 			t.Error("it was created")
 		}

@@ -203,7 +203,7 @@ func TestWaiting(t *testing.T) {
 		s.must("activate", h)
 		begun := time.Now()
 		err := k.Up(pod("a"))
-		for _, words := range []string{"vg0/data", "activate: waits since ", "host node-7 (host id 7)", "seen since ", "it does not renew its lease", "the lock manager frees the volume at 03:04:05", "look at its disks"} {
+		for _, words := range []string{"vg0/data", "activate: has waited since ", "host node-7 (host id 7)", "seen since ", "it does not renew its lease", "the lock manager frees the volume at 03:04:05", "look at its disks"} {
 			fails(t, err, words)
 		}
 		if took := time.Since(begun); took < 4*time.Minute {
@@ -301,7 +301,7 @@ func TestWaiting(t *testing.T) {
 	onShared(t, "for the look-up until the deadline", func(t *testing.T, e *hosttest.Env, s *shared) {
 		k := hosttest.NewKubelet(e, false)
 		s.must("look-up", &volume.WaitError{Reason: "the locks of the volume group are being started", Err: errBusy})
-		fails(t, k.Up(pod("a")), "look-up: waits since ")
+		fails(t, k.Up(pod("a")), "look-up: has waited since ")
 		k.Forget(pod("a"))
 		up := behind(func() error { return k.Up(pod("a")) })
 		time.Sleep(10 * time.Second)

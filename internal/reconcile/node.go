@@ -189,8 +189,7 @@ func (n *Node) recheckDevice(device string) {
 	}
 }
 
-// resync is how often the mount table is read without an event, in case one was
-// lost.
+// resync is the interval at which the mount table is read without an event, in case one was lost.
 const resync = 5 * time.Minute
 
 // NotifyChanged wakes the lanes of a volume group ("" = all), in which something may have changed.
@@ -220,8 +219,7 @@ func (n *Node) setTableError(err error) {
 	}
 }
 
-// lane returns the volume's lane. The first caller that knows the name
-// sets it; see also laneByName.
+// lane returns the volume's lane. The first caller that knows the name sets it; see also laneByName.
 func (n *Node) lane(uuid volume.UUID, name volume.Name) *lane {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -253,22 +251,22 @@ func (n *Node) laneOrIdle(uuid volume.UUID, name volume.Name) *lane {
 	return cmp.Or(n.laneOf(uuid), &lane{n: n, uuid: uuid, name: name})
 }
 
-// sameDirectory reports whether two groups of a provider, if it has directories, are one.
+// sameDirectory reports whether two groups of a provider have one directory.
 func sameDirectory(p Provider, a, b string) bool {
 	files, ok := p.(interface{ SameDirectory(a, b string) bool })
 	return ok && a != b && files.SameDirectory(a, b)
 }
 
-// OneDirectory describes two groups of one directory.
+// OneDirectory describes two groups with one directory.
 func OneDirectory(a, b string) (what, remedy string) {
-	return "the volume groups " + a + " and " + b + " are of one directory, through a link or a bind mount",
+	return "the volume groups " + a + " and " + b + " have one directory, through a link or a bind mount",
 		"correct the `directory` of one in flexd's configuration, or remove that group, and restart flexd"
 }
 
 // laneByName returns the lane of a volume that was just looked up by name. The name of a
 // lane changes with that of its volume, but two files with one uuid (a copy with its
-// attributes) are not one volume: the second is refused. In a group that is not configured
-// any more, as after its rename, nothing can be looked up.
+// attributes) are not one volume: the second is refused. If the old group is not configured any
+// more, for example after its rename, the old name cannot be looked up.
 func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Name, p Provider) (*lane, error) {
 	l := n.lane(uuid, name)
 	old := l.nameNow()
@@ -284,7 +282,7 @@ func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Nam
 			what, remedy := OneDirectory(old.VG, name.VG)
 			return nil, volume.Errorf(volume.Conflict, "it is %s, too: %s: %s", old, what, remedy)
 		case lv.Presence == volume.Present && lv.UUID == uuid:
-			return nil, volume.Errorf(volume.Conflict, "%s and %s have the same uuid %s, as a copy made with its attributes has; flexd uses neither of them for the other: give the copy a uuid of its own", old, name, uuid)
+			return nil, volume.Errorf(volume.Conflict, "%s and %s have the same uuid %s, for example because one is a copy with all attributes; flexd does not use one in place of the other: give the copy a new uuid", old, name, uuid)
 		}
 	}
 	l.mu.Lock()

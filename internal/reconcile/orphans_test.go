@@ -109,7 +109,7 @@ func TestOrphanFoundAndReleased(t *testing.T) {
 			if d := differ(e); d != "" {
 				t.Fatalf("it runs: %s", d)
 			}
-			says(t, reclaim(e, e.Node().List().Volumes[0].UUID, k.Dir(a)), "it is no orphan")
+			says(t, reclaim(e, e.Node().List().Volumes[0].UUID, k.Dir(a)), "it is not an orphan")
 			if o := ask(t, e, k.Dir(a)); len(o.Orphans) != 0 || len(o.Refused) != 1 || !strings.Contains(o.Refused[0].Message, "its pod still runs") {
 				t.Errorf("while it runs: %+v", o)
 			}
@@ -164,12 +164,12 @@ func TestUnknownPodIsNoOrphan(t *testing.T) {
 		if len(o.Orphans) != 0 || !strings.Contains(o.Unknown, "kubelet has no control groups") || len(o.Refused) != 4 {
 			t.Fatalf("%+v", o)
 		}
-		for i, want := range []string{"whether its pod still runs is unknown", "flexd has no claim", "flexd knows no such volume", "it is mounted"} {
+		for i, want := range []string{"whether its pod still runs is unknown", "flexd has no claim", "flexd knows no such volume", "its state is mounted"} {
 			if !strings.Contains(o.Refused[i].Message, want) {
 				t.Errorf("%s: %s", o.Refused[i].Target, o.Refused[i].Message)
 			}
 		}
-		says(t, reclaim(e, e.Node().List().Volumes[0].UUID, k.Dir(a)), "it is no orphan")
+		says(t, reclaim(e, e.Node().List().Volumes[0].UUID, k.Dir(a)), "it is not an orphan")
 		works(t, hosttest.NewKubelet(e, false).Finish(a))
 		e.Empty()
 	})

@@ -32,14 +32,14 @@ func (l *lane) isParked() bool {
 func (l *lane) held() bool {
 	e := l.n.Held(l.lock)
 	name := l.nameNow()
-	if p, ok := l.n.Providers[name.VG].(earlier); ok && e == nil {
+	if p, ok := l.n.Providers[name.VG].(earlierFinder); ok && e == nil {
 		e = p.Earlier(name)
 	}
 	return e != nil && l.park(volume.Step{}, e)
 }
 
-// An earlier is a provider whose commands hold a lock of their group instead of the lane's.
-type earlier interface {
+// An earlierFinder is a provider whose commands hold a lock of their group instead of the lane's.
+type earlierFinder interface {
 	// Earlier returns the command of an earlier flexd that still works on a volume, or nil.
 	Earlier(name volume.Name) *run.LockedError
 }
@@ -93,7 +93,7 @@ func (l *lane) park(step volume.Step, err error) bool {
 
 // text describes the child, with the remedy.
 func (p *parked) text() string {
-	s := fmt.Sprintf("%s has not ended since %s", p.step, p.since.Format(time.TimeOnly))
+	s := fmt.Sprintf("%s has been running since %s", p.step, p.since.Format(time.TimeOnly))
 	if p.pid != 0 {
 		s += fmt.Sprintf(" (pid %d", p.pid)
 		if where := cmp.Or(p.wchan, procfs.Wchan(p.pid)); where != "" { // the child may have begun to wait since
@@ -104,5 +104,5 @@ func (p *parked) text() string {
 		}
 		s += ")"
 	}
-	return s + "; nothing is done to this volume until it has; look at the disk under it and at dmesg"
+	return s + "; nothing is done to this volume until it ends; look at the volume's disk and at dmesg"
 }

@@ -60,7 +60,7 @@ type locker interface {
 	EndCreation(ctx context.Context, lock string, name volume.Name) error
 }
 
-// inherit makes the lane of a volume that a note names.
+// inherit creates the lane of a volume that a note names.
 func (n *Node) inherit(uuid volume.UUID, name volume.Name) {
 	if p, ok := n.Providers[name.VG].(locker); ok {
 		p.NoteLock(uuid)
@@ -80,7 +80,7 @@ func (n *Node) lookUntilRead() (*mounttable.Table, error) {
 		if err == nil {
 			return table, nil
 		}
-		n.Log.WithError(err).Warn("the mount table cannot be read: nothing is done before it can")
+		n.Log.WithError(err).Warn("the mount table cannot be read: nothing is done until it can be read")
 		retry.pause(n.ctx)
 	}
 }

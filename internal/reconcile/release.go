@@ -104,7 +104,7 @@ func (n *Node) dryRun(ctx context.Context, d status.Finding) (plan []string, ref
 	return plan, ""
 }
 
-// reclaimCall is a call that releases an orphan.
+// reclaimCall returns a call that releases an orphan.
 func (n *Node) reclaimCall(id string, name volume.Name, dir string, alone bool) volume.Call {
 	c := volume.Call{ID: id, Verb: volume.Reclaim, Dir: dir, Alone: alone}
 	switch vg := n.Config.VG(name.VG); {
@@ -123,7 +123,7 @@ func (n *Node) noOrphanReason(ctx context.Context, target string) string {
 		findings := n.findingsByVolume()
 		for _, l := range n.allLanes() {
 			if s := l.view(findings); target == s.UUID || target == s.VG+"/"+s.LV {
-				return fmt.Sprintf("nothing of it is an orphan: it is %s. More: flexd status %s/%s", s.State, s.VG, s.LV)
+				return fmt.Sprintf("no part of it is an orphan: its state is %s. Details: flexd status %s/%s", s.State, s.VG, s.LV)
 			}
 		}
 		return "flexd knows no such volume, and none that is active without a claim; name it as VG/LV or by its uuid"
@@ -140,7 +140,7 @@ func (n *Node) noOrphanReason(ctx context.Context, target string) string {
 	case refused != "":
 		return fmt.Sprintf("%s, for %s: %s", title, cl.User(), refused)
 	case len(plan) > 0:
-		return fmt.Sprintf("%s, for %s: it seems unused, and is an orphan once that has lasted %s: ask again then", title, cl.User(), audit.OrphanSettle)
+		return fmt.Sprintf("%s, for %s: it seems unused, and becomes an orphan after %s: ask again then", title, cl.User(), audit.OrphanSettle)
 	}
 	return fmt.Sprintf("%s, for %s: it is in use", title, cl.User())
 }
@@ -154,7 +154,7 @@ func (n *Node) serveReclaim(c *call) error {
 		return audit.Releasable(d) && d.UUID == string(uuid) && d.Dir == dir
 	})
 	if i < 0 {
-		return volume.Errorf(volume.NotFound, "it is no orphan, or not any more")
+		return volume.Errorf(volume.NotFound, "it is not an orphan, or not any more")
 	}
 	name := volume.Name{VG: findings[i].VG, LV: findings[i].LV}
 	c.Call = n.reclaimCall(c.ID, name, dir, false)

@@ -66,7 +66,7 @@ type Result struct {
 }
 
 var (
-	// ErrDeadline is the cause with which the context of a request ends in time.
+	// ErrDeadline is the cause of a context that ends at the deadline of its request.
 	ErrDeadline = volume.WithCode(volume.InProgress, errors.New("its deadline passed"))
 	// ErrStopping ends each request when flexd stops: the caller must ask the next flexd.
 	ErrStopping = volume.WithCode(volume.Canceled, errors.New("flexd is stopping"))
@@ -137,7 +137,7 @@ func (n *Node) unready(err error) error {
 	if n.tableError != "" {
 		err = errors.New(n.tableError)
 	}
-	return volume.Errorf(volume.InProgress, "flexd has started, and does not know yet what is mounted: %w", err)
+	return volume.Errorf(volume.InProgress, "flexd has just started, and has not read the mount table yet: %w", err)
 }
 
 func (n *Node) dispatch(c *call) (result Result, err error) {

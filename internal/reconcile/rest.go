@@ -51,7 +51,7 @@ func (n *Node) rest(l *lane) {
 	for r.Len() > maxResting {
 		n.drop(r.Front())
 	}
-	if !l.memorable() {
+	if !l.hasHistory() {
 		n.drop(r.elements[l])
 	}
 	if r.timer == nil && r.Len() > 0 {
@@ -115,8 +115,8 @@ func (l *lane) unusedLocked() bool {
 		(h == nil || h.Device.Activity == volume.Inactive && len(h.Mounts) == 0)
 }
 
-// memorable reports whether status can show the lane's history.
-func (l *lane) memorable() bool {
+// hasHistory reports whether status can show a history of the lane.
+func (l *lane) hasHistory() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lastErr != nil || !l.byName && len(l.history) > 0
@@ -159,7 +159,7 @@ func (n *Node) removeLocks() {
 			continue
 		}
 		if err := run.RemoveLock(lock); err != nil {
-			n.Log.WithError(err).Warn("a lock file of an earlier life cannot be removed")
+			n.Log.WithError(err).Warn("a lock file of an earlier flexd cannot be removed")
 		}
 	}
 }

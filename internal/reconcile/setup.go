@@ -13,8 +13,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// target refuses a directory where nothing can be mounted, before anything is set up
-// for it. It does not touch a mount point.
+// target refuses a directory where nothing can be mounted, before the set-up. It does not touch a mount
+// point.
 func (n *Node) target(ctx context.Context, c *call) error {
 	table, err := n.table(ctx, c.Dir)
 	if err != nil {
@@ -38,9 +38,9 @@ func (n *Node) table(ctx context.Context, dir string) (*mounttable.Table, error)
 	return nil, volume.Errorf(volume.Unknown, "the mount table cannot be read: %w", err)
 }
 
-// tableAt returns the mount table with what no event reports of the call's directory: the
-// mount that a lookup reaches, and the name of the device of a btrfs, which a mount or a scan
-// by another name changes.
+// tableAt returns the mount table, with the changes at the call's directory that raise no event: the
+// mount that a lookup reaches, and the name of the device of a btrfs, which a mount or a scan by
+// another name changes.
 func (n *Node) tableAt(ctx context.Context, c *call) (*mounttable.Table, error) {
 	table, err := n.table(ctx, c.Dir)
 	if err != nil {
@@ -65,13 +65,13 @@ func (n *Node) admit(c *call) (*config.VolumeGroup, Provider, error) {
 	if err := n.stillLost(c.ctx, vg.Name); err != nil {
 		return nil, nil, err
 	}
-	c.Call = n.judged(c)
+	c.Call = n.withConfig(c)
 	return vg, p, nil
 }
 
-// judged returns a call with what the configuration in force says of it: a reload may change that
-// while the call waits.
-func (n *Node) judged(c *call) volume.Call {
+// withConfig returns a call with the limits and refusals of the current configuration: a reload may change
+// them while the call waits.
+func (n *Node) withConfig(c *call) volume.Call {
 	v := c.Call
 	if c.Verb == volume.Release || c.Verb == volume.Reclaim {
 		return v
@@ -113,8 +113,8 @@ func (n *Node) setUp(c *call) (device string, err error) {
 	return n.join(c, l)
 }
 
-// find returns the lane of the volume that a call names. It creates a missing volume if that is
-// allowed. It creates none for a check: there is no lane then.
+// find returns the lane of the volume that a call names. It creates a missing volume if that is allowed.
+// For a check it creates none, and returns nil.
 func (n *Node) find(ctx context.Context, c *call, p Provider) (*lane, error) {
 	if c.Mounts() {
 		if err := n.target(ctx, c); err != nil {
@@ -180,14 +180,14 @@ func (n *Node) lookUp(ctx context.Context, c *call, p Provider) (volume.LV, erro
 		now, uuid := n.renamed(name)
 		switch {
 		case uuid != "" && err == nil:
-			return lv, volume.Errorf(volume.NotFound, "it does not exist: the volume in use that was called so (uuid %s) is called %s now; rename it back, or ask for it by that name", uuid, now)
+			return lv, volume.Errorf(volume.NotFound, "it does not exist: the volume in use that had this name (uuid %s) is now named %s; rename it back, or ask for it by that name", uuid, now)
 		case uuid != "" && now.VG != name.VG:
-			return lv, volume.Errorf(volume.NotFound, "the volume in use that was called so (uuid %s) is called %s now: vgrename %s %s, or ask for it in that group: %w", uuid, now, now.VG, name.VG, err)
+			return lv, volume.Errorf(volume.NotFound, "the volume in use that had this name (uuid %s) is now named %s: vgrename %s %s, or ask for it in that group: %w", uuid, now, now.VG, name.VG, err)
 		}
 	}
 	switch {
 	case errors.Is(err, ErrDeadline):
-		return lv, volume.Errorf(volume.InProgress, "timed out reading the metadata of volume group %s; flexd status shows what it waits for", name.VG)
+		return lv, metadataTimeout(name.VG)
 	case err != nil:
 		return lv, volume.Errorf(volume.CodeOr(err, volume.Unknown), "it could not be looked up: %w", err)
 	case lv.Presence == volume.Absent && c.Verb == volume.Expand:
@@ -221,9 +221,9 @@ func (n *Node) replacedReason(ctx context.Context, c *call, uuid volume.UUID, p 
 		}
 		called := ""
 		if id, err := p.Identify(ctx, d.Number); err == nil && id.UUID == lease.UUID && id.Name.LV != "" && id.Name != name {
-			called = fmt.Sprintf(", which is called %s now", id.Name)
+			called = fmt.Sprintf(", now named %s", id.Name)
 		}
-		return fmt.Sprintf("%s is another volume (uuid %s) than the one that was activated last (uuid %s%s): rename it back, or ask for it by its new name; if the new one is meant, delete the pod until the lease of the other has ended", name, uuid, lease.UUID, called)
+		return fmt.Sprintf("%s (uuid %s) is not the volume that was activated last (uuid %s%s): rename that volume back, or ask for it by its new name; to use the new volume, delete the pod until the lease of the other has ended", name, uuid, lease.UUID, called)
 	}
 	return ""
 }
@@ -259,7 +259,7 @@ func (n *Node) lookForDeleted(name volume.Name) {
 // unknownNamespace returns why a call must not change a volume: kubelet passes the namespace only
 // to mount. advice is the remedy beside using the driver without attach.
 func unknownNamespace(vg *config.VolumeGroup, advice string) string {
-	return fmt.Sprintf("the namespace decides about volumes of volume group %s (namespaces: %q, volumes: %q), and kubelet names it at mount only: %s, or use the driver without attach", vg.Name, vg.Namespaces, vg.Volumes, advice)
+	return fmt.Sprintf("volume group %s is restricted by namespace (namespaces: %q, volumes: %q), and kubelet passes the namespace only at mount: %s, or use the driver without attach", vg.Name, vg.Namespaces, vg.Volumes, advice)
 }
 
 // allowed checks that the configuration lets this call use this volume.
@@ -276,7 +276,7 @@ func (n *Node) allowed(c *call) (*config.VolumeGroup, Provider, error) {
 	case !vg.AllowsVolume(name.LV):
 		return nil, nil, volume.Errorf(volume.NotAllowed, "the configuration of volume group %s does not allow volume %q (volumes: %q)", name.VG, name.LV, vg.Volumes)
 	case verb == volume.Stage && vg.Restricted() && len(c.Super) > 0:
-		return nil, nil, volume.Errorf(volume.NotAllowed, "the filesystem cannot be mounted with %s: %s", strings.Join(c.Super, ","), unknownNamespace(vg, "remove what is for the whole filesystem"))
+		return nil, nil, volume.Errorf(volume.NotAllowed, "the filesystem cannot be mounted with %s: %s", strings.Join(c.Super, ","), unknownNamespace(vg, "remove the options of the whole filesystem"))
 	}
 	return vg, p, nil
 }

@@ -15,16 +15,16 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// List returns every volume that flexd knows. It reads the last observations and
-// waits for no work, except for a moment for the space.
+// List returns every volume that flexd knows, from the last observations. It waits only a moment, for the
+// space.
 func (n *Node) List() status.List {
 	n.lookAtLocks()
 	n.auditor.LookAtSpace()
 	return n.Known()
 }
 
-// locksPatience is how long an answer waits for the states of locks.
-const locksPatience = 500 * time.Millisecond
+// locksTimeout is how long an answer waits for the states of locks.
+const locksTimeout = 500 * time.Millisecond
 
 // lookAtLocks asks for the states of the locks of shared groups.
 func (n *Node) lookAtLocks() {
@@ -37,7 +37,7 @@ func (n *Node) lookAtLocks() {
 	if n.Locks == nil || len(shared) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(n.ctx, locksPatience)
+	ctx, cancel := context.WithTimeout(n.ctx, locksTimeout)
 	defer cancel()
 	n.Locks.Observe(ctx, shared)
 }
@@ -60,12 +60,12 @@ func (n *Node) Known() status.List {
 	lanes := n.allLanes()
 	last := map[volume.Name]time.Time{} // the last look at a volume of that name
 	for _, l := range lanes {
-		if name, at := l.looked(); at.After(last[name]) {
+		if name, at := l.lastLook(); at.After(last[name]) {
 			last[name] = at
 		}
 	}
 	for _, l := range lanes {
-		if name, at := l.looked(); !l.gone(name.LV != "" && at.Before(last[name])) {
+		if name, at := l.lastLook(); !l.gone(name.LV != "" && at.Before(last[name])) {
 			list.Volumes = append(list.Volumes, l.view(findings).Volume)
 		}
 	}
@@ -75,8 +75,8 @@ func (n *Node) Known() status.List {
 	return list
 }
 
-// VolumeDetail returns everything about one volume, given by name or by "-"/uuid. Of several
-// volumes with one name it returns the one that a pod would get; the others were deleted.
+// VolumeDetail returns everything about one volume, given by name or by "-"/uuid. If several volumes
+// have one name, it returns the one that a pod would get; the others were deleted.
 func (n *Node) VolumeDetail(vg, lv string) (found status.VolumeDetail, ok bool) {
 	n.auditor.LookAtSpace()
 	var (
@@ -88,7 +88,7 @@ func (n *Node) VolumeDetail(vg, lv string) (found status.VolumeDetail, ok bool) 
 		if string(l.uuid) == lv {
 			return l.view(n.findingsByVolume()), true
 		}
-		name, at := l.looked()
+		name, at := l.lastLook()
 		if name != (volume.Name{VG: vg, LV: lv}) {
 			continue
 		}
@@ -139,8 +139,8 @@ func (n *Node) Check(ctx context.Context) status.Check {
 	return check
 }
 
-// Health returns the reasons why flexd cannot serve calls, and those why it cannot for some
-// volume groups.
+// Health returns the reasons why flexd cannot serve calls, and the reasons why it cannot serve those for
+// some volume groups.
 func (n *Node) Health() (failing, degraded []string) {
 	_, degraded = n.auditor.Findings()
 	for _, f := range n.lostGroups() {
@@ -181,8 +181,8 @@ func (n *Node) allLanes() []*lane {
 	return slices.DeleteFunc(all, func(l *lane) bool { return !l.shown() })
 }
 
-// looked returns the volume's name, and when the last look at it began.
-func (l *lane) looked() (name volume.Name, at time.Time) {
+// lastLook returns the volume's name, and the start of the last look at it.
+func (l *lane) lastLook() (name volume.Name, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.watched != nil {

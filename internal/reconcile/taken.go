@@ -144,11 +144,11 @@ func (n *Node) unfence(vg string, taken []volume.Taken) {
 
 // takenFinding describes a volume whose lock another node has taken over.
 func (n *Node) takenFinding(f fence) status.Finding {
-	then := "All its reads and writes fail now, and what was not on the disk is lost"
+	then := "All its reads and writes fail now, and data that was not yet on the disk is lost"
 	if f.err != "" {
-		then = "Its reads and writes could not be ended, and what it writes destroys the other's data: power this node off now (" + f.err + ")"
+		then = "Its writes could not be stopped, and destroy the data of the other node: power this node off now (" + f.err + ")"
 	}
-	hint := fmt.Sprintf("delete the pods that use it here (%s): flexd deactivates it then. This node may have written to it for up to %d s after its time went on: stop the pods that use it elsewhere, too, and check its filesystem (fsck)", cmp.Or(strings.Join(n.claimed(f.UUID), ", "), "none"), takenInterval/time.Second+1)
+	hint := fmt.Sprintf("delete the pods that use it here (%s): flexd deactivates it then. This node may have written to it for up to %d s after it resumed: stop the pods that use it elsewhere, too, and check its filesystem (fsck)", cmp.Or(strings.Join(n.usersOf(f.UUID), ", "), "none"), takenInterval/time.Second+1)
 	return status.Finding{Class: lockTaken, VG: f.Name.VG, LV: f.Name.LV, UUID: string(f.UUID), Since: f.since, Message: f.Reason() + " " + then, Hint: hint}
 }
 

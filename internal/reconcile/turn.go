@@ -76,7 +76,7 @@ func (l *lane) work() {
 			l.fail(ctx, volume.Step{}, "look", err) // flexd's own work is retried
 			return
 		}
-		l.awaitLookUp()
+		l.postponeLookUp()
 		next := l.markWaiting(&w, h)
 		v := l.planAndAnswer(&w, h)
 		if len(v.Steps) == 0 && v.Waiting {
@@ -115,7 +115,7 @@ func (l *lane) take(ctx context.Context, step volume.Step, h *volume.Have) (wait
 	l.begin(step)
 	started := time.Now()
 	if err = l.act(ctx, step, h); ctx.Err() == nil && l.postpone(step, err, time.Since(started)) {
-		l.ended()
+		l.clearStep()
 		return true, err
 	}
 	l.endWait(step)

@@ -61,7 +61,7 @@ func (n *Node) release(c *call) error {
 		}
 	}
 	if err := n.Store.TornDown(c.Dir, c.Started, n.Boot()); err != nil {
-		n.Log.WithField("dir", c.Dir).WithError(err).Warn("unmount: goes on without the note: after a restart a late mount call would be accepted")
+		n.Log.WithField("dir", c.Dir).WithError(err).Warn("unmount: continues without the note: after a restart a late mount call would be accepted")
 	}
 	return n.stillMounted(c.ctx, c.asked)
 }
@@ -82,7 +82,7 @@ func (n *Node) endLease(name string) {
 	claims, leases := n.Store.Named(name)
 	for _, lease := range leases {
 		if err := n.Store.MoveLease(lease.UUID, min(lease.Until, n.Boot())); err != nil {
-			n.Log.WithError(err).Warn("end of lease: goes on without the note")
+			n.Log.WithError(err).Warn("end of lease: continues without the note")
 		}
 		n.lane(lease.UUID, volume.Name{VG: lease.VG, LV: lease.LV}).wake()
 	}

@@ -81,23 +81,28 @@ func (l *lane) timeoutReason() error {
 	defer l.mu.Unlock()
 	switch {
 	case l.woken != nil:
-		return volume.Errorf(volume.InProgress, "timed out reading the metadata of volume group %s; flexd status shows what it waits for", l.name.VG)
+		return metadataTimeout(l.name.VG)
 	case l.parked != nil:
 		return volume.Errorf(volume.InProgress, "stuck: %s", l.parked.text())
 	case l.waiting != nil:
-		return volume.Errorf(volume.InProgress, "%s: waits since %s: %s", l.waiting.stepName(), l.waiting.since.Format(time.TimeOnly), l.waiting.err.Error())
+		return volume.Errorf(volume.InProgress, "%s: has waited since %s: %s", l.waiting.stepName(), l.waiting.since.Format(time.TimeOnly), l.waiting.err.Error())
 	case l.working == volume.Unmount.String():
-		return volume.Errorf(volume.InProgress, "still at %s%s; it goes on, and is waited for when asked again%s", l.stepSince(), childState(child), slowAdvice)
+		return volume.Errorf(volume.InProgress, "still running: %s%s; it continues, and the next call waits for it%s", l.stepSince(), childState(child), slowAdvice)
 	case l.working != "":
-		return volume.Errorf(volume.InProgress, "still preparing: %s%s; it goes on, and will be used when asked again%s", l.stepSince(), childState(child), slowAdvice)
+		return volume.Errorf(volume.InProgress, "still preparing: %s%s; it continues, and the next call uses its result%s", l.stepSince(), childState(child), slowAdvice)
 	}
 	return volume.Errorf(volume.InProgress, "not done within the call's time")
 }
 
 // slowAdvice is the remedy for a step that may only be slow.
-const slowAdvice = "; if that is too long for it, look at the disk under it and at dmesg"
+const slowAdvice = "; if that takes too long, look at the volume's disk and at dmesg"
 
-// stepSince is the step, and since when it runs. The caller holds l.mu.
+// metadataTimeout is the error of a call that was reading a group's metadata at its deadline.
+func metadataTimeout(vg string) error {
+	return volume.Errorf(volume.InProgress, "timed out reading the metadata of volume group %s; flexd status shows what it waits for", vg)
+}
+
+// stepSince returns the step and its start. The caller holds l.mu.
 func (l *lane) stepSince() string {
 	return fmt.Sprintf("%s since %s", l.working, l.since.Format(time.TimeOnly))
 }

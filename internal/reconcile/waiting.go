@@ -15,7 +15,7 @@ import (
 type waiting struct {
 	step  volume.StepKind // 0 = the look-up of the volume
 	err   *volume.WaitError
-	host  string // the last host that was known to have the volume; "" = none
+	host  string // the last known host that has the volume; "" = none
 	since time.Time
 	calls []string // the first that waited for it, and their pod
 	pod   dsw.Pod
@@ -52,19 +52,18 @@ func optional(t time.Time) *time.Time {
 	return &t
 }
 
-// The time that a call waits for a suspended device, and the interval at which the lane
-// observes the device meanwhile.
+// A call waits for a suspended device for resumeTimeout. Its lane observes the device every resumePause.
 const (
-	resumePatience = 10 * time.Second
-	resumePause    = 200 * time.Millisecond
+	resumeTimeout = 10 * time.Second
+	resumePause   = 200 * time.Millisecond
 )
 
 // retryPause is the interval at which a step that must wait is tried.
 const retryPause = time.Second
 
-// untilRetry returns when a step that must wait, and whose last try took that long, is tried
-// again. Lanes try at the same moments, so that their provider can serve them with one
-// command, and pause for as long as a try takes.
+// untilRetry returns the time until a step that must wait is tried again; took = the duration of its last
+// try. Lanes try at the same moments, so that their provider can serve them with one command, and pause
+// for at least as long as a try takes.
 func (n *Node) untilRetry(interval, took time.Duration) time.Duration {
 	if interval <= 0 {
 		interval = retryPause
@@ -74,7 +73,7 @@ func (n *Node) untilRetry(interval, took time.Duration) time.Duration {
 }
 
 // markWaiting sets Waits for each call whose step is not to be tried again yet, and for each
-// that has waited for a suspended device for less than resumePatience. It returns the time
+// that has waited for a suspended device for less than resumeTimeout. It returns the time
 // until the lane must look again.
 func (l *lane) markWaiting(w *volume.Want, h volume.Have) time.Duration {
 	now, next := time.Now(), lastBackoff
@@ -96,7 +95,7 @@ func (l *lane) markWaiting(w *volume.Want, h volume.Have) time.Duration {
 			l.waits, next = true, min(next, c.retry.Sub(now))
 			w.Calls[i].Waits = true
 		} else if h.Device.Suspended {
-			w.Calls[i].Waits = now.Sub(c.suspended) < resumePatience
+			w.Calls[i].Waits = now.Sub(c.suspended) < resumeTimeout
 		}
 	}
 	return next
@@ -139,9 +138,9 @@ func (l *lane) postpone(step volume.Step, err error, took time.Duration) bool {
 	return true
 }
 
-// awaitLookUp makes the calls that need the volume's metadata wait, if the last look-up had to
+// postponeLookUp makes the calls that need the volume's metadata wait, if the last look-up had to
 // wait. Otherwise it ends their wait for the metadata.
-func (l *lane) awaitLookUp() {
+func (l *lane) postponeLookUp() {
 	if l.blocked == nil {
 		l.endWait(volume.Step{})
 		return

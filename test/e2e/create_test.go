@@ -54,7 +54,7 @@ func TestRefusedByConfiguration(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	good := pod{Namespace: "team-a", Name: "x", UID: "uid-x"}
-	h.refused(h.call("waitforattach", "", v.Blob(nil)), "vg0/a: waitforattach", "kubelet names it at mount only", "without attach")
+	h.refused(h.call("waitforattach", "", v.Blob(nil)), "vg0/a: waitforattach", "kubelet passes the namespace only at mount", "without attach")
 	h.ok(h.up(noAttach, v, good))
 	h.refused(h.call("expandfs", v.Blob(nil), "", h.PodDir(good, v), "67108865", "0"), "vg0/a: expandfs", "67108865 bytes", "maxSize", "64 MiB")
 	// Mounted volumes are released, whatever the configuration contains.

@@ -210,12 +210,12 @@ func TestRenamedGroup(t *testing.T) {
 	h.ok(h.up(byKubelet, v, p))
 	h.lvm("vgrename", "vg1", "vg9")
 	h.eventually("it is said", func() string {
-		if s := h.storyOf("vg1/data"); s.State == "missing" && strings.Contains(fmt.Sprint(s.Observed), "it is called vg9/data now") {
+		if s := h.storyOf("vg1/data"); s.State == "missing" && strings.Contains(fmt.Sprint(s.Observed), "it is now named vg9/data") {
 			return ""
 		}
 		return h.show("vg1/data")
 	})
-	h.refused(h.mount(v, podN(2)), "is called vg9/data now", "vgrename vg9 vg1")
+	h.refused(h.mount(v, podN(2)), "is now named vg9/data", "vgrename vg9 vg1")
 	h.end(byKubelet, v, p)
 	h.quiet()
 	h.lvm("vgrename", "vg9", "vg1")

@@ -94,7 +94,7 @@ func TestLimits(t *testing.T) {
 	other := podN(1)
 	other.Namespace = "other"
 	h.ok(h.up(noAttach, h.vol("x", "ext4").With("volumegroup", "big", "size", "16Mi"), other))
-	h.refused(h.call("waitforattach", "", h.vol("y", "ext4").With("volumegroup", "big", "size", "16Mi").Blob(nil)), "big/y: waitforattach", "kubelet names it at mount only")
+	h.refused(h.call("waitforattach", "", h.vol("y", "ext4").With("volumegroup", "big", "size", "16Mi").Blob(nil)), "big/y: waitforattach", "kubelet passes the namespace only at mount")
 
 	// Lowered below what exists: that is used as before, and nothing is added.
 	h.kill()

@@ -103,7 +103,7 @@ func TestOneDirectory(t *testing.T) {
 	v, p := h.vol("a", "ext4"), podN(1)
 	h.ok(h.up(byKubelet, v, p))
 	h.end(byKubelet, v, p)
-	const why = "the volume groups vg0 and vg1 are of one directory"
+	const why = "the volume groups vg0 and vg1 have one directory"
 	a := h.up(byKubelet, v.With("volumegroup", "vg1"), p)
 	h.refused(a, "vg1/a", why, "correct the `directory`")
 	if strings.Contains(a.Message, "copy") {

@@ -203,7 +203,7 @@ func TestNamespaces(t *testing.T) {
 				n.warned(stranger, "vg0/a", `namespace "other"`, "team-*")
 			} else {
 				n.want(made)
-				n.warned(made, "vg0/a", "does not exist", "kubelet names it at mount only", "create it by hand, or use the driver without attach")
+				n.warned(made, "vg0/a", "does not exist", "kubelet passes the namespace only at mount", "create it by hand, or use the driver without attach")
 			}
 			if _, err := os.Lstat(n.vg + "/a"); !os.IsNotExist(err) {
 				t.Errorf("vg0/a: %v", err)

@@ -27,7 +27,7 @@ func problems() *node {
 		Node: "node-1", Version: "1.2.3",
 		Volumes: []status.Volume{
 			{VG: "vg0", LV: "backup", UUID: "u1", Size: 1 << 40, State: status.Stuck, Step: "umount", StepSince: ago(252 * time.Second), Device: "/dev/dm-7", Filesystem: "xfs",
-				Error: &status.Error{Step: "umount", Code: "in-progress", Message: "umount (pid 4711) has not ended since 4 minutes; it waits in the kernel, in io_schedule", At: before(time.Minute)}},
+				Error: &status.Error{Step: "umount", Code: "in-progress", Message: "umount has been running since 14:02:11 (pid 4711 waits in io_schedule)", At: before(time.Minute)}},
 			{VG: "vg0", LV: "cache", UUID: "u9", Size: 5 << 30, State: status.Active, Device: "/dev/dm-9"},
 			{VG: "vg0", LV: "data", UUID: "5f0c1f4e-7a39-4c7f-9a0e-0d9a8a2f1f10", Size: 64 << 20, State: status.Mounted, Device: "/dev/dm-3", Filesystem: "ext4", Pods: []status.Pod{web, report}},
 			{VG: "vg0", LV: "fresh", UUID: "u3", Size: 10 << 30, State: status.Working, Step: "mkfs", StepSince: ago(12 * time.Second), Device: "/dev/dm-4"},
