@@ -9,7 +9,7 @@ import (
 )
 
 // WriteCheck prints the findings of a check with their remedies: unknown groups first,
-// since the list is not complete then.
+// because the list is incomplete without them.
 func WriteCheck(w io.Writer, c Check, now time.Time) error {
 	p := &page{}
 	for _, g := range c.Groups {

@@ -56,7 +56,7 @@ func (s VolumeDetail) writeHead(p *page, now time.Time) {
 		p.line(s.Waiting.text(now))
 	}
 	if c := s.Stuck; c != nil {
-		text := fmt.Sprintf("stuck: %s, pid %d, does not end since %s (%s)", plain(c.Step), c.Pid, clock(c.Since, now), age(now.Sub(c.Since)))
+		text := fmt.Sprintf("stuck: %s, pid %d, has been running since %s (%s)", plain(c.Step), c.Pid, clock(c.Since, now), age(now.Sub(c.Since)))
 		if c.Wchan != "" {
 			text += fmt.Sprintf("; it waits in the kernel, in %s", plain(c.Wchan))
 		}

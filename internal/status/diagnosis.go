@@ -18,7 +18,7 @@ const (
 
 var results = []string{ResultError, ResultUnknown, ResultWarning, ResultOK, ResultSkipped}
 
-// A Diagnosis is what `flexd doctor` finds on a node.
+// A Diagnosis is the result of `flexd doctor` on a node.
 type Diagnosis struct {
 	Node         string        `json:"node"`
 	Version      string        `json:"version"` // of the program that examined
@@ -46,7 +46,7 @@ func (d Diagnosis) Judge() string {
 	return ResultOK
 }
 
-// WriteDiagnosis prints what is wrong, with the remedies. all adds what is well.
+// WriteDiagnosis prints the problems with their remedies; all = also the results without a problem.
 func WriteDiagnosis(w io.Writer, d Diagnosis, all bool, how Layout) error {
 	p := &page{}
 	area, detailed, counts := "", false, map[string]int{}

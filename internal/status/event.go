@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// An EventType says what an event is about.
+// An EventType is the kind of an event.
 type EventType string
 
 // The types of events.
@@ -45,7 +45,7 @@ type Event struct {
 	Answer   string    `json:"answer,omitempty"`   // of a failed call: the id in kubelet's event
 	Duration float64   `json:"duration,omitempty"` // seconds
 
-	// An event may stand for several that differ in nothing but time, duration and call.
+	// An event may represent several that differ only in time, duration and call.
 	Count int        `json:"count,omitempty"` // how many, if several
 	First *time.Time `json:"first,omitempty"` // when the first of them was
 }
@@ -57,7 +57,7 @@ type EventPod struct {
 	UID       string `json:"uid"`
 }
 
-// String is the pod's name, or its uid if that is all that is known.
+// String returns the pod's name, or its uid if the name is not known.
 func (p *EventPod) String() string {
 	if p.Name == "" {
 		return plain("pod " + p.UID)
@@ -72,7 +72,7 @@ type Events struct {
 	Waiting  []Event    `json:"waiting"`          // the calls without an answer, likewise
 	More     bool       `json:"more"`             // older ones are selected, too
 	Oldest   *time.Time `json:"oldest,omitempty"` // where the history begins, unless More
-	Last     uint64     `json:"last"`             // the newest id that was looked at
+	Last     uint64     `json:"last"`             // the newest id that was searched
 	Problems []string   `json:"problems"`         // why events may be missing
 }
 
@@ -85,10 +85,10 @@ type EventQuery struct {
 	Before uint64 // ids below this one
 	Limit  int    // the newest ones
 
-	UUIDs []string // of the volumes that the target means now, also by their earlier names
+	UUIDs []string // of the volumes that the target names now: their events may have earlier names
 }
 
-// Resolve sets the volumes that a target means by their present names and devices.
+// Resolve sets UUIDs to the volumes whose present name or device is the target.
 func (q *EventQuery) Resolve(l List) {
 	for _, v := range l.Volumes {
 		if v.UUID != "" && (q.Target == v.VG+"/"+v.LV || v.Device != "" && q.Target == v.Device) {
@@ -121,7 +121,7 @@ func (q EventQuery) Values() url.Values {
 	return v
 }
 
-// AddSteps adds to the calls that wait what their volumes do now.
+// AddSteps adds the running steps of their volumes to the waiting calls.
 func (d *Events) AddSteps(l List, now time.Time) {
 	for i := range d.Waiting {
 		e := &d.Waiting[i]
@@ -158,7 +158,7 @@ func (e *Event) ServedCall(id string) bool {
 	return slices.Contains(e.CallIDs, id)
 }
 
-// ParseSince reads a time, or how long ago it was.
+// ParseSince reads a time, or an age.
 func ParseSince(s string, now time.Time) (time.Time, error) {
 	if days, ok := strings.CutSuffix(s, "d"); ok {
 		if n, err := strconv.ParseUint(days, 10, 16); err == nil {

@@ -34,7 +34,7 @@ func (t *EventTable) Write(w io.Writer, events []Event, now time.Time) error {
 		rows = append(rows, [4]string{"TIME", "VOLUME", "EVENT", "RESULT"})
 	}
 	for _, e := range events {
-		rows = append(rows, [4]string{stamp(e.Time, now, t.Dated), e.volume(), e.what(), e.result(now, t.Dated)})
+		rows = append(rows, [4]string{stamp(e.Time, now, t.Dated), e.volume(), e.subject(), e.result(now, t.Dated)})
 	}
 	for _, row := range rows {
 		for i := range t.widths {
@@ -70,7 +70,7 @@ func stamp(t, now time.Time, dated bool) string {
 	return t.In(now.Location()).Format(time.TimeOnly)
 }
 
-// volume is the volume or group of an event.
+// volume returns the volume or group of an event.
 func (e *Event) volume() string {
 	switch {
 	case e.LV != "":
@@ -81,8 +81,8 @@ func (e *Event) volume() string {
 	return cmp.Or(plain(e.UUID), "-")
 }
 
-// what says what an event is about.
-func (e *Event) what() string {
+// subject describes the step, call or class of an event, and its pod.
+func (e *Event) subject() string {
 	words := []string{string(e.Type), plain(e.Verb + e.Step)}
 	if e.Type == FoundEvent {
 		words = append(words, plain(e.Code))
@@ -93,7 +93,7 @@ func (e *Event) what() string {
 	return strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), " ")
 }
 
-// result says how an event ended, how often, and for which call; a message comes last.
+// result describes the outcome of an event, its repetitions and its call; a message comes last.
 func (e *Event) result(now time.Time, dated bool) string {
 	words := []string{e.outcome()}
 	if e.Duration >= 0.0005 {
@@ -122,7 +122,7 @@ func (e *Event) result(now time.Time, dated bool) string {
 // waits reports whether it is a call without an answer.
 func (e *Event) waits() bool { return e.Type == CallEvent && e.ID == 0 && e.Count == 0 && e.Code == "" }
 
-// outcome is how a call or step ended.
+// outcome returns the result of a call or step.
 func (e *Event) outcome() string {
 	switch {
 	case e.waits():
@@ -135,7 +135,7 @@ func (e *Event) outcome() string {
 	return "failed"
 }
 
-// message is the message of an event, with the code of a failure.
+// message returns the message of an event, with the code of a failure.
 func (e *Event) message() string {
 	if e.Code != "" && e.Code != "failed" && (e.Type == CallEvent || e.Type == StepEvent) {
 		return plain(e.Code + ": " + e.Message)

@@ -14,8 +14,7 @@ const (
 	Unforeseen   = "unknown"
 )
 
-// Explained is the answer to /v1/explain: what flexd would do for calls of kubelet that came
-// one after another.
+// Explained is the answer to /v1/explain: the expected results of successive calls of kubelet.
 type Explained struct {
 	Node    string          `json:"node"`
 	Version string          `json:"version"`
@@ -25,7 +24,7 @@ type Explained struct {
 	Calls   []ExplainedCall `json:"calls"`
 }
 
-// An ExplainedCall is what one call would lead to.
+// An ExplainedCall is the expected result of one call.
 type ExplainedCall struct {
 	Verb    string   `json:"verb"`
 	Args    []string `json:"args"`

@@ -19,8 +19,8 @@ func WriteJSON(w io.Writer, v any) error {
 	return enc.Encode(doc.Interface())
 }
 
-// fill makes the lists in a document that are nil empty ones. Lists of structs are copied: they are
-// not ours to change. Nothing behind a pointer has a list.
+// fill replaces the nil lists in a document by empty ones. It copies lists of structs, because other
+// readers may have them. Nothing behind a pointer has a list.
 func fill(v reflect.Value) {
 	switch {
 	case v.Kind() == reflect.Struct:

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// recent is how long ago a call failed that is likely to be repeated: kubelet's longest
-// pause is two minutes.
+// recent is the age up to which a failed call is likely to be repeated: kubelet's longest pause is two
+// minutes.
 const recent = 5 * time.Minute
 
 // of reports whether the call is for the volume.
@@ -36,13 +36,12 @@ func Refusals(calls []RefusedCall, v Volume) []RefusedCall {
 	return slices.DeleteFunc(slices.Clone(calls), func(r RefusedCall) bool { return !r.of(v) })
 }
 
-// RefusedDetail is the detail of a volume that is known only from refused calls, the newest
-// first.
+// RefusedDetail returns the detail of a volume that is known only from refused calls, the newest first.
 func RefusedDetail(calls []RefusedCall) VolumeDetail {
 	return VolumeDetail{Volume: calls[0].volume(), RefusedCalls: calls}
 }
 
-// head says for which pod, how often and when.
+// head returns the verb and pod of the calls, their number and their times.
 func (r RefusedCall) head(now time.Time) string {
 	s := plain(r.Verb)
 	if r.Pod != nil {

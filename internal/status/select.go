@@ -13,8 +13,8 @@ type Selection struct {
 	Namespace string // of one of the pods
 }
 
-// Of returns the list with the selected volumes, and what concerns these. Findings may be
-// about volumes that are not listed, or of unknown groups.
+// Of returns the list with the selected volumes, and everything about them. Findings may be about
+// volumes that are not listed, or of unknown groups.
 func (s Selection) Of(l List) List {
 	if s.Target == "" && s.VG == "" && s.Namespace == "" && len(s.States) == 0 {
 		return l

@@ -93,7 +93,7 @@ type VolumeDetail struct {
 	Lease    *Lease      `json:"lease,omitempty"`
 	Calls    []Call      `json:"calls"`    // waiting now
 	Observed []Fact      `json:"observed"` // in reading order
-	Plan     []string    `json:"plan"`     // what would be done now
+	Plan     []string    `json:"plan"`     // the steps that would be taken now
 	Refused  []string    `json:"refused"`  // the refusals of the current plan, with reasons
 	Stuck    *Child      `json:"stuck,omitempty"`
 	History  []Operation `json:"history"` // newest first, bounded
@@ -212,13 +212,13 @@ type Orphans struct {
 // An Orphan is a mount, a claim or a device that no pod seems to need any more.
 type Orphan struct {
 	Finding
-	Plan     []string `json:"plan"`               // what would be done now, in order
-	Refused  string   `json:"refused,omitempty"`  // why nothing would be
+	Plan     []string `json:"plan"`               // the steps that would be taken now
+	Refused  string   `json:"refused,omitempty"`  // why the release would be refused
 	Released bool     `json:"released,omitempty"` // `flexd release --yes` has released it
-	Error    string   `json:"error,omitempty"`    // why that failed
+	Error    string   `json:"error,omitempty"`    // why the release failed
 }
 
-// A Refusal says why there is nothing to release for a target.
+// A Refusal is the reason why a target has nothing to release.
 type Refusal struct {
 	Target  string `json:"target"`
 	Message string `json:"message"`
@@ -294,7 +294,7 @@ type Disk struct {
 	Device  string `json:"device"` // "" = it is missing
 	Size    int64  `json:"size"`
 	Free    int64  `json:"free"`
-	Problem string `json:"problem,omitempty"` // why new volumes get nothing of it
+	Problem string `json:"problem,omitempty"` // why new volumes get no space on it
 }
 
 // A ThinPool is a thin pool of a Group.
@@ -312,11 +312,11 @@ type ThinPool struct {
 // The verdicts of a Check.
 const (
 	Agree    = "agree"
-	Disagree = "disagree" // something does, even if other things are unknown
-	Unknown  = "unknown"  // nothing that is known disagrees, but not all is known
+	Disagree = "disagree" // there are disagreements, even if some facts are unknown
+	Unknown  = "unknown"  // no disagreement is known, but some facts are unknown
 )
 
-// A Check is the answer of GET /v1/check: a fresh look from all sides.
+// A Check is the answer of GET /v1/check: a new look at metadata, devices, mounts and claims.
 type Check struct {
 	Node     string    `json:"node"`
 	Version  string    `json:"version"`
@@ -348,7 +348,7 @@ type Checked struct {
 	VG       string  `json:"vg"`
 	Provider string  `json:"provider"`
 	Unknown  string  `json:"unknown,omitempty"` // what is unknown, and why
-	Volumes  int     `json:"volumes"`           // that the metadata has, without LVM's own
+	Volumes  int     `json:"volumes"`           // in the metadata, without LVM's own
 	Active   int     `json:"active"`            // that have a device
 	Seconds  float64 `json:"seconds"`           // that the look took
 }

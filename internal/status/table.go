@@ -13,12 +13,12 @@ import (
 // States has every state, most urgent first.
 var States = []State{Stuck, Failed, Refused, Uncertain, Missing, Faulty, Orphaned, Full, Waiting, Working, Mounted, Active, Idle}
 
-// trouble is how many of them ask for an operator.
+// trouble is the number of these, from the first one, that need an operator.
 const trouble = 8
 
-// A Layout says how a table is printed.
+// A Layout has the settings of a table.
 type Layout struct {
-	Width int  // of the terminal; 0 = any width will do
+	Width int  // of the terminal; 0 = unlimited
 	Wide  bool // with the uuid, and all pods
 	Color bool // of the states
 }
@@ -41,7 +41,7 @@ func WriteTable(w io.Writer, l List, now time.Time, how Layout) error {
 		fmt.Fprintf(&b, "Problem: %s\n", plain(p))
 	}
 	for _, g := range l.Groups {
-		if g.State == GroupFull || g.State == GroupUnusable { // of the others the problems tell
+		if g.State == GroupFull || g.State == GroupUnusable { // the problems name the others
 			b.WriteString(plain(fmt.Sprintf("Volume group %s is %s: %s", g.Name, g.State, g.Error)) + "\n")
 		}
 	}
@@ -100,7 +100,7 @@ func (l List) rows(now time.Time, how Layout) []string {
 	return narrow
 }
 
-// color colors the states: red asks for an operator.
+// color colors the states: red = needs an operator.
 func (l List) color(c *columns, how Layout) {
 	if !how.Color {
 		return
@@ -128,7 +128,7 @@ func (v Volume) cells(now time.Time, pods int) []string {
 		cmp.Or(plain(v.Filesystem), "-"), podsCell(v.Pods, pods)}
 }
 
-// usedCell is how full the filesystem is: its inodes, if these are scarce.
+// usedCell returns the usage of the filesystem: of its inodes, if these are scarce.
 func (v Volume) usedCell() string {
 	space, inodes := 0.0, 0.0
 	if all := v.FilesystemUsed + v.FilesystemFree; all > 0 {
@@ -146,7 +146,7 @@ func (v Volume) usedCell() string {
 	return fmt.Sprintf("%.0f %%", 100*space)
 }
 
-// summary counts the states and says where to read on.
+// summary returns the number of volumes in each state, and the command that explains the worst one.
 func (l List) summary() string {
 	count := map[State]int{}
 	first := map[State]Volume{}
@@ -177,7 +177,7 @@ func (l List) summary() string {
 	return text
 }
 
-// stateCell is the state, and for how long the step at hand has been running.
+// stateCell returns the state, and the age of the present step.
 func (v Volume) stateCell(now time.Time) string {
 	s := plain(string(v.State))
 	if v.Step == "" {
@@ -201,7 +201,7 @@ func podsCell(pods []Pod, most int) string {
 	return cmp.Or(strings.Join(names, ", "), "-")
 }
 
-// String names the pod as people know it, as well as that is known.
+// String returns the name of the pod, or its uid if the name is not known.
 func (p Pod) String() string {
 	s := "pod " + p.UID
 	if p.Name != "" {
@@ -213,7 +213,7 @@ func (p Pod) String() string {
 	return plain(s)
 }
 
-// lastCell is what the volume waits for, or the last error.
+// lastCell returns the reason of the volume's wait, or its last error.
 func (v Volume) lastCell(now time.Time) string {
 	if v.Waiting != nil {
 		return plain(v.Waiting.Reason)
@@ -221,7 +221,7 @@ func (v Volume) lastCell(now time.Time) string {
 	return v.Error.cell(now)
 }
 
-// text says what the step waits for, and since when.
+// text returns the step, the time that it has waited, and the reason.
 func (w *Wait) text(now time.Time) string {
 	return plain(fmt.Sprintf("%s waits for %s: %s", w.Step, age(now.Sub(w.Since)), w.Reason))
 }
@@ -237,7 +237,7 @@ func (e *Error) cell(now time.Time) string {
 	return when + ": " + e.text()
 }
 
-// text is the message behind its step, unless it begins with it already.
+// text returns the step and the message, unless the message begins with the step.
 func (e *Error) text() string {
 	if e.Step == "" || strings.HasPrefix(e.Message, e.Step+":") {
 		return plain(e.Message)

@@ -7,7 +7,7 @@ import (
 	"unicode"
 )
 
-// Size writes bytes as people read them: binary units, three significant digits.
+// Size returns a number of bytes in binary units, with three significant digits.
 func Size(bytes int64) string {
 	if bytes < 1024 {
 		return fmt.Sprintf("%d B", bytes)
@@ -27,9 +27,9 @@ func Size(bytes int64) string {
 	return fmt.Sprintf("%.*f %ciB", decimals, v, "KMGTPE"[unit])
 }
 
-// age writes how long something takes or took, exactly enough to act on.
+// age returns a duration with the precision that an operator needs.
 func age(d time.Duration) string {
-	d = max(d, 0) // a clock that was set back is no reason for a minus sign
+	d = max(d, 0) // the clock may have been set back
 	s := int(d / time.Second)
 	switch {
 	case s < 60:
@@ -44,7 +44,7 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", s/86400, s/3600%24)
 }
 
-// ago writes when something was, in one unit: the reader compares, not computes.
+// ago returns the age of an event, in one unit.
 func ago(d time.Duration) string {
 	s := int(max(d, 0) / time.Second)
 	switch {
@@ -60,7 +60,7 @@ func ago(d time.Duration) string {
 	return fmt.Sprintf("%dd ago", s/86400)
 }
 
-// took writes the duration of something that has ended.
+// took returns the duration of a call or step that has ended.
 func took(seconds float64) string {
 	switch {
 	case seconds < 0.9995:
@@ -71,7 +71,7 @@ func took(seconds float64) string {
 	return age(time.Duration(seconds * float64(time.Second)))
 }
 
-// clock writes a time of today as such, an older one with its date.
+// clock returns a time, with its date unless it is of today.
 func clock(t, now time.Time) string {
 	t = t.In(now.Location())
 	if d := now.Sub(t); d < 12*time.Hour && d > -12*time.Hour {
@@ -97,7 +97,7 @@ func plain(s string) string {
 // Plain is plain for texts outside of documents.
 func Plain(s string) string { return plain(s) }
 
-// cut shortens s to width characters; 0 = any width will do.
+// cut shortens s to width characters; 0 = unlimited.
 func cut(s string, width int) string {
 	if r := []rune(s); width > 0 && len(r) > width {
 		return string(r[:max(width-3, 0)]) + "..."
