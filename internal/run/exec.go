@@ -17,8 +17,8 @@ import (
 	"github.com/flexd/flexd/internal/procfs"
 )
 
-// How long a child may take to end after a kill, and how long its output may
-// stay open after its end (a grandchild may hold the pipes forever).
+// The time that a child may take to end after a kill, and the time that its output may stay open
+// after its end (a grandchild may hold the pipes forever).
 const (
 	killGrace = 2 * time.Second
 	pipeGrace = time.Second

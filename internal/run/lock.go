@@ -32,9 +32,9 @@ const (
 )
 
 // tryLock opens the lock file and locks it, or fails with EWOULDBLOCK and the processes that hold
-// the lock. One without a visible holder is changing hands (a child between fork and exec, a
-// waiter that just got it, a RemoveLock): it is tried again, before an exiting process counts
-// as its holder, which may be any on the node.
+// the lock. A lock without a visible holder is in transition (a child between fork and exec, a waiter
+// that just got it, a RemoveLock): it is tried again, before any exiting process of the node counts as
+// its holder.
 func tryLock(path string, flags int) (f *os.File, pids []int, err error) {
 	for range lockTries {
 		f, err = lockFile(path, flags)
@@ -96,7 +96,7 @@ func RemoveLock(path string) error {
 }
 
 // LockDone returns a channel that is closed when the lock at path is free (or
-// cannot be waited for). It costs a waiting thread until then.
+// cannot be waited for). Until then it occupies a thread.
 func LockDone(path string) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {

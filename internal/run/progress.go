@@ -9,7 +9,7 @@ func WithProgress(ctx context.Context, show func(text string)) context.Context {
 	return context.WithValue(ctx, progressKey{}, show)
 }
 
-// Progress shows how far long work has come, as text for status.
+// Progress reports the progress of a long step, as text for status.
 func Progress(ctx context.Context, text string) {
 	if show, ok := ctx.Value(progressKey{}).(func(text string)); ok {
 		show(text)

@@ -2,7 +2,7 @@
 //
 // A child does everything that may wait for a volume: it is a system tool, or flexd itself
 // re-executed. A child has its own process group, a deadline, LC_ALL=C, and its lane's lock
-// file as standard input: a held lock is a living child, also for the next flexd. The
+// file as standard input: a held lock shows that the child lives, also to the next flexd. The
 // package does not parse the output of tools.
 package run
 
@@ -44,7 +44,7 @@ type Result struct {
 
 // A Runner starts children. It returns an *ExitError when the child failed, a *StuckError
 // when the child did not end by its deadline, and a *LockedError when a living child holds
-// the lock. What a child that was killed has printed is in the result.
+// the lock. The result has the output of a killed child, too.
 type Runner interface {
 	Run(ctx context.Context, c Cmd) (Result, error)
 }
@@ -95,9 +95,9 @@ func (e *StuckError) Error() string {
 		where = " in " + e.Wchan
 	}
 	if e.For != "" {
-		where += " for " + e.For + ","
+		where += " for " + e.For
 	}
-	return fmt.Sprintf("%s: pid %d does not end (waits%s since %s)", e.Step, e.Pid, where, e.Since.Format(time.TimeOnly))
+	return fmt.Sprintf("%s: pid %d has been running since %s (waits%s)", e.Step, e.Pid, e.Since.Format(time.TimeOnly), where)
 }
 
 // A LockedError reports that a child of an earlier flexd, or a stuck child, still holds the

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// Self is the argv that runs flexd itself as a child: "flexd child OP JSON". It uses
+// Self returns the argv that runs flexd itself as a child: "flexd child OP JSON". It uses
 // /proc/self/exe, so that a daemon whose file was replaced by an upgrade still starts
 // children of its own version.
 func Self(op string, arg any) []string {
