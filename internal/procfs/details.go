@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Details are what /proc shows of a process.
+// Details are the facts that /proc shows of a process.
 type Details struct {
 	Pid    int
 	Parent int
@@ -16,8 +16,8 @@ type Details struct {
 	Exe    string   // with " (deleted)" if the file was replaced; "" = it cannot be read
 	Mounts string   // its mount namespace; "" = it cannot be read
 	Cgroup string
-	// Foreign says why the process is not one that root has started on the node itself, ""
-	// = it is one. Every user can start a process with any name and arguments.
+	// Foreign is the reason why root on the node itself has not started the process; "" = it has.
+	// Every user can start a process with any name and arguments.
 	Foreign string
 
 	proc string

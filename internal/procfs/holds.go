@@ -90,8 +90,8 @@ func (s *Search) lines(path string, f func(line string) bool) {
 	}
 }
 
-// patience is how long a search waits for the mappings of a process; another in tests.
-var patience = 5 * time.Second
+// mappingsTimeout limits the wait for the mappings of a process; another in tests.
+var mappingsTimeout = 5 * time.Second
 
 // mappings calls find, which reads the mappings of a process. They are locked while it changes
 // them, which can wait for a filesystem that hangs. The caller must end by exit_group then.
@@ -105,7 +105,7 @@ func (s *Search) mappings(p Process, find func(s *Search) (how string, id int)) 
 		s   Search
 	}
 	found := make(chan result, 1)
-	own := *s // it may go on after the search
+	own := *s // it may continue after the search
 	go func() {
 		how, id := find(&own)
 		found <- result{how, id, own}
@@ -114,7 +114,7 @@ func (s *Search) mappings(p Process, find func(s *Search) (how string, id int)) 
 	case r := <-found:
 		*s = r.s
 		return r.how, r.id
-	case <-time.After(patience):
+	case <-time.After(mappingsTimeout):
 		s.blocked = p
 		return "", 0
 	}
@@ -183,9 +183,8 @@ func (s *Search) HoldsDevice(p Process, number string) (how string) {
 	return how
 }
 
-// HoldsFileOn says how a process uses a file on the filesystem of the device of that
-// number, or "", whatever mount it opened it on. It finds none on a btrfs, whose files
-// have other numbers.
+// HoldsFileOn describes how a process uses a file on the filesystem of the device with that number,
+// through any mount; "" = it does not. It finds none on a btrfs, whose files have other numbers.
 func (s *Search) HoldsFileOn(p Process, number string) (how string) {
 	on := func(name string) bool {
 		var st unix.Statx_t

@@ -96,8 +96,8 @@ func TestSearchLines(t *testing.T) {
 // A process that waits in mmap(2) for a filesystem that hangs has its mappings locked. The search
 // waits for them once, and goes on without mappings.
 func TestSearchBlocked(t *testing.T) {
-	defer func(d time.Duration) { patience = d }(patience)
-	patience = time.Millisecond
+	defer func(d time.Duration) { mappingsTimeout = d }(mappingsTimeout)
+	mappingsTimeout = time.Millisecond
 	end := make(chan struct{})
 	defer close(end)
 	s := NewSearch(100)

@@ -36,7 +36,7 @@ func (p Process) Administers() error {
 		return err
 	}
 	if ours != theirs {
-		return errors.New("it lives in another user namespace")
+		return errors.New("it is in another user namespace")
 	}
 	return nil
 }

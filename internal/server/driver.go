@@ -29,9 +29,8 @@ const (
 	rest             = 10 * time.Second       // without a call, after which memory goes back to the kernel
 )
 
-// A Handler answers kubelet's calls. It is called concurrently, from before the daemon is
-// ready on. The context ends when the caller hangs up or flexd shuts down; a later answer
-// is not delivered.
+// A Handler answers kubelet's calls. It is called concurrently, even before the daemon is ready.
+// The context ends when the caller hangs up or flexd shuts down; a later answer is not delivered.
 type Handler interface {
 	Serve(ctx context.Context, r flexvolume.Request, peer Peer) flexvolume.Answer
 }
@@ -156,8 +155,8 @@ func (d *Driver) refuse(conn *net.UnixConn, about logrus.Fields, refused *refuse
 	d.reply(conn, about, r.ID, flexvolume.Refusal(string(volume.NotAllowed), refused.Error()))
 }
 
-// request reads the caller's request. Without one it answers what there is to answer, and
-// returns false.
+// request reads the caller's request. If there is none, it answers the error, if possible, and returns
+// false.
 func (d *Driver) request(ctx context.Context, conn *net.UnixConn, about logrus.Fields) (flexvolume.Request, bool) {
 	conn.SetReadDeadline(time.Now().Add(requestTime))
 	defer conn.SetReadDeadline(time.Time{})

@@ -16,14 +16,14 @@ import (
 
 // A History provides the events. Its methods are called concurrently.
 type History interface {
-	// Resolve finds the volumes that the target of a query means.
+	// Resolve finds the volumes that the target of a query names.
 	Resolve(q *status.EventQuery)
 	Events(ctx context.Context, q status.EventQuery) status.Events
 	// EventsAfter returns a channel that is closed when there is an event after that id.
 	EventsAfter(id uint64) <-chan struct{}
 }
 
-// What a user of the status socket may occupy of the history, and all users but root.
+// The limits of readers of the history: for each user of the status socket, and for all but root.
 const (
 	userReads, otherReads     = 2, 1 // a search through all of it takes a processor for a second
 	userFollows, otherFollows = 4, 8
@@ -42,7 +42,7 @@ func (s *Status) events(w http.ResponseWriter, r *http.Request, free func()) {
 	}
 	follow = follow && r.Method == http.MethodGet
 	if follow {
-		free() // it does not count as a request, which would be taken for hours
+		free() // it must not count as a request for hours
 		release, ok := take(w, r, &s.follows)
 		if !ok {
 			return

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A limit bounds how many of something there are at once: for each user, and for all users
-// but root together, so that others never exhaust what root needs.
+// A limit bounds the number of resources in use: for each user, and for all users but root together,
+// so that they never exhaust the resources that root needs.
 type limit struct {
 	perUser, others int
 
@@ -25,7 +25,7 @@ type limit struct {
 	change chan struct{}  // guarded by mu: closed at the next release; nil = nothing waits
 }
 
-// take takes one for a user if there is one before ctx ends. release gives it back.
+// take takes a resource for a user if one becomes free before ctx ends. release frees it.
 func (l *limit) take(ctx context.Context, uid uint32) bool {
 	for {
 		l.mu.Lock()

@@ -100,7 +100,7 @@ func taken(path string, inherited []net.Listener) (net.Listener, error) {
 	return nil, fmt.Errorf("another flexd seems to be running (socket %s: %w)", path, cause(err))
 }
 
-// bind makes a socket that only root may use yet.
+// bind creates a socket that only root may use at first.
 func bind(path string) (net.Listener, error) {
 	// The socket appears in the file system when it is bound, with the mode its
 	// inode has then. Changing that first leaves no instant in which it is open

@@ -20,8 +20,8 @@ import (
 // A killed flexd ends only when the last of its threads does, and one may wait for a disk. Such a
 // flexd runs no code any more: its lock file is replaced.
 func Lock(path string) (*os.File, error) {
-	// Of two flexds that find a dying one, the second must find the first, and the pid of the
-	// first in the file. Only root can hold this lock: other users may be able to open the directory.
+	// If two flexds find a dying one, the second must find the first, and the first's pid in the
+	// file. Only root can hold this lock: other users may be able to open the directory.
 	starting, err := os.OpenFile(path+".starting", os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func writePID(f *os.File) error {
 // when it was killed holds it until its exec.
 const lockGrace = 2 * time.Second
 
-// peekLimit is longer than a flexdriver holds the lock to see whether flexd does.
+// peekLimit is longer than a flexdriver holds the lock to check whether flexd runs.
 const peekLimit = 100 * time.Millisecond
 
 func dead(pid string) bool {

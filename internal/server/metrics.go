@@ -30,7 +30,7 @@ type Metrics struct {
 	problem string // guarded by mu
 }
 
-// What one client may occupy, by its address, and all together.
+// The limits of connections: of one client, by its address, and of all clients.
 const clientConns, allConns = 4, 32
 
 // listenPause is the time between attempts to listen: another program may have the port, or
@@ -44,8 +44,8 @@ func (m *Metrics) Problem() string {
 	return m.problem
 }
 
-// Serve answers until the context ends. Kubelet's calls do not need the address: that flexd
-// cannot listen there is a problem, and no reason to end.
+// Serve answers until the context ends. Kubelet's calls do not need the address: a failure to listen
+// is a problem, but no reason to end.
 func (m *Metrics) Serve(ctx context.Context) error {
 	for ctx.Err() == nil {
 		m.serve(ctx, m.Address())
@@ -150,7 +150,7 @@ func writeMetrics(w http.ResponseWriter, f func(io.Writer) error) {
 	w.Write(b.Bytes())
 }
 
-// A cachedPage is written at most once in a second, whatever clients ask for.
+// A cachedPage is written at most once in a second, for any number of requests.
 type cachedPage struct {
 	mu   sync.Mutex
 	text []byte    // guarded by mu

@@ -64,7 +64,7 @@ func untrusted(r *http.Request) (code int, why string) {
 	return http.StatusForbidden, "another web page asks for this (Sec-Fetch-Site: " + site + "): only the page at / may"
 }
 
-// ownHost reports whether a Host header is no name that DNS resolves.
+// ownHost reports whether a Host header is not a name that DNS resolves.
 func ownHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

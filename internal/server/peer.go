@@ -23,8 +23,8 @@ type Peer struct {
 // peerOf returns the peer of a connection and, if it may not call, a refusal. It returns an
 // error if the caller has ended.
 //
-// Kubelet, which starts flexdriver, is root with CAP_SYS_ADMIN on the node itself. A root
-// process in a pod that can reach the socket is none of that: its uid is 0 as well.
+// Kubelet, which starts flexdriver, is root with CAP_SYS_ADMIN on the node itself. The uid is not
+// enough: a root process in a pod that can reach the socket has uid 0 as well.
 func peerOf(conn *net.UnixConn) (p Peer, refused *refusedPeer, err error) {
 	cred, err := credentials(conn)
 	if err != nil {
@@ -43,7 +43,7 @@ func peerOf(conn *net.UnixConn) (p Peer, refused *refusedPeer, err error) {
 		defer unix.Close(process)
 	}
 	refused = p.check()
-	// What /proc says is about the peer if the peer has not ended until now.
+	// The facts from /proc are about the peer only if the peer has not ended.
 	if known && !procfs.Alive(process) {
 		return p, nil, fmt.Errorf("process %d has ended", p.Pid)
 	}

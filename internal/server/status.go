@@ -30,7 +30,7 @@ type Source interface {
 	Check(ctx context.Context) status.Check // within 25 s
 	// Orphans observes again, too: all orphans, or those of the targets.
 	Orphans(ctx context.Context, targets []string) status.Orphans
-	// Explain observes again, and says what flexd would do for calls, within 15 s.
+	// Explain observes again, and returns the expected results of calls, within 15 s.
 	Explain(ctx context.Context, calls []string) status.Explained
 	// Health returns why the daemon cannot serve calls, and why it cannot for some volume groups.
 	Health() (failing, degraded []string)
@@ -49,8 +49,8 @@ type Status struct {
 	slowReader                      time.Duration // for tests; 0 = slowReader
 }
 
-// What a user of the status socket may occupy, and all users but root together. A member of
-// statusGroup must not keep kubelet's calls from descriptors, memory or processors.
+// The limits of each user of the status socket, and of all users but root together. A member of
+// statusGroup must not exhaust the descriptors, memory or processors that kubelet's calls need.
 const (
 	userConns, otherConns       = 16, 48
 	userRequests, otherRequests = 4, 8
@@ -223,8 +223,8 @@ type failure struct {
 
 func fail(w http.ResponseWriter, code int, text string) { write(w, code, failure{text}) }
 
-// compress writes a document of the page. For a thousand volumes it asks for half a megabyte
-// every other second, mostly through ssh: a tenth of that arrives.
+// compress writes a document of the page. With a thousand volumes, the page requests half a megabyte
+// every two seconds, mostly through ssh; compressed it is a tenth of that.
 func compress(w http.ResponseWriter, r *http.Request, code int, doc any) {
 	code, body := encode(code, doc)
 	if len(body) < compressed || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
