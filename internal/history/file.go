@@ -29,8 +29,8 @@ func newFile(dir string, size int64) *file { return &file{dir: dir, size: size, 
 func (f *file) newer() string { return filepath.Join(f.dir, "events.jsonl") }
 func (f *file) older() string { return filepath.Join(f.dir, "events.old.jsonl") }
 
-// maxLine and maxID are more than any event has, and maxFile is more than any file of the
-// history: of a larger one, as a repair of its filesystem may leave, only the end is read.
+// maxLine and maxID exceed those of any event, and maxFile exceeds any file of the history. Of a larger
+// file, which a repair of its filesystem may leave, only the end is read.
 const (
 	maxLine = 64 << 10
 	maxID   = 1 << 62
@@ -66,7 +66,7 @@ func (f *file) append(events []*status.Event) error {
 			return err
 		}
 	}
-	// It is opened each time: its directory may be moved, and come back, while flexd runs.
+	// The file is opened each time: its directory may be moved away and back while flexd runs.
 	w, err := f.open()
 	if err != nil {
 		return err
@@ -99,11 +99,11 @@ func (f *file) open() (*os.File, error) {
 	return w, regular(w)
 }
 
-// regular refuses what could block: a fifo.
+// regular refuses other files: a fifo could block.
 func regular(f *os.File) error {
 	st, err := f.Stat()
 	if err == nil && !st.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no file", f.Name())
+		err = fmt.Errorf("%s is not a regular file", f.Name())
 	}
 	if err != nil {
 		f.Close()
@@ -162,7 +162,7 @@ func sameFile(a, b *os.File) bool {
 }
 
 // backwards calls each with the lines of a file, the last one first, and reports whether it
-// has always returned true. Of a line that is too long it passes only a part.
+// has always returned true. It passes only a part of a line that is too long.
 func backwards(r io.ReadSeeker, each func(line []byte) bool) (more bool, err error) {
 	end, err := r.Seek(0, io.SeekEnd)
 	if err != nil {

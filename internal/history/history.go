@@ -1,6 +1,6 @@
-// Package history keeps what happened to volumes, across restarts and within a limit: the
-// newest events in memory, from which they are written to two files. No caller waits for
-// these files, which may be on a disk that is full or hangs.
+// Package history keeps the events of volumes, across restarts and within a limit: the newest ones
+// in memory, from which they are written to two files. No caller waits for these files, which may be
+// on a disk that is full or hangs.
 package history
 
 import (
@@ -24,7 +24,7 @@ const (
 	maxPath     = 4096
 	maxWord     = 200
 	maxCalls    = 32   // of one event
-	keepWritten = 200  // events in memory that are in the files, too: for those who follow
+	keepWritten = 200  // events in memory that are in the files, too: for clients that follow
 	keepUnsaved = 1000 // events in memory that are not
 )
 
@@ -86,7 +86,7 @@ func Read(ctx context.Context, dir string, q status.EventQuery) (status.Events, 
 	return d, nil
 }
 
-// What flexd records of itself. Without its end the next start shows that there was none.
+// The events of flexd itself. The next start records that the end is missing.
 const (
 	starts = "starts, version "
 	stops  = "stops"
@@ -156,7 +156,7 @@ func (l *Log) add(e status.Event) {
 	}
 }
 
-// trim bounds what is in memory. It needs mu.
+// trim bounds the events in memory. It needs mu.
 func (l *Log) trim() {
 	keep, n := keepWritten, 0
 	if l.file == nil {
@@ -169,7 +169,7 @@ func (l *Log) trim() {
 	if len(l.recent) <= max(keep, keepUnsaved) {
 		return
 	}
-	// An event stands for those that are lost, with the id of the last one.
+	// One event replaces the lost ones, with the id of the last one.
 	lost := status.Event{Type: status.LostEvent, Code: "lost", Time: l.recent[0].Time, ID: l.recent[1].ID, Count: 2}
 	if first := l.recent[0]; first.Type == status.LostEvent && first.ID > l.written {
 		lost.Count = first.Count + 1
@@ -259,7 +259,7 @@ func (l *Log) unwritten() []*status.Event {
 	return slices.Clone(l.recent[i:min(i+maxBatch, len(l.recent))])
 }
 
-// wrote keeps the result of an attempt to write.
+// wrote records the result of an attempt to write.
 func (l *Log) wrote(batch []*status.Event, err error) {
 	l.mu.Lock()
 	before := l.failed
@@ -288,7 +288,7 @@ func (l *Log) Problem() string {
 	case l.failed != nil:
 		return fmt.Sprintf("the history (flexd events) cannot be written: %v; the newest %d events are kept in memory", l.failed, keepUnsaved)
 	case !l.writing.IsZero() && time.Since(l.writing) > slowWrite:
-		return fmt.Sprintf("the history (flexd events) cannot be written: %s does not answer since %s; the newest %d events are kept in memory",
+		return fmt.Sprintf("the history (flexd events) cannot be written: %s has not answered since %s; the newest %d events are kept in memory",
 			l.file.dir, l.writing.Format(time.TimeOnly), keepUnsaved)
 	}
 	return ""

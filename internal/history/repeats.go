@@ -7,10 +7,10 @@ import (
 	"github.com/flexd/flexd/internal/status"
 )
 
-// repeats recognizes what a volume that fails repeats: kubelet retries a call every two
-// minutes, for days. The first event is recorded, and of those that differ from it in
-// nothing but time, duration and call one after a minute, two, four, ... and each hour, with
-// their number. The steps of a volume without failures are all recorded.
+// repeats recognizes the repeated events of a volume that fails: kubelet retries a call every two
+// minutes, for days. It records the first event. Of the events that differ from it only in time,
+// duration and call, it records one after a minute, two, four, ... and each hour, with their number.
+// It records all steps of a volume without failures.
 type repeats struct {
 	failing map[volumeKey]time.Time // when the volume had its last failure
 	seen    map[eventKey]*repeat
@@ -80,7 +80,7 @@ func (r *repeats) pass(e status.Event, now time.Time) (status.Event, bool) {
 	return e, true
 }
 
-// event returns the event that stands for those that are not recorded.
+// event returns the event that represents the unrecorded ones.
 func (r *repeat) event() status.Event {
 	e := r.last
 	if r.count > 1 {
@@ -91,7 +91,7 @@ func (r *repeat) event() status.Event {
 	return e
 }
 
-// pending returns an event for each that is repeated and not recorded.
+// pending returns an event for each unrecorded repetition.
 func (r *repeats) pending() (all []status.Event) {
 	for _, known := range r.seen {
 		if known.count > 0 {
@@ -101,7 +101,7 @@ func (r *repeats) pending() (all []status.Event) {
 	return sorted(all)
 }
 
-// sweep forgets what is not repeated any more, and returns what is to be recorded of it.
+// sweep forgets the events that are not repeated any more, and returns the events to be recorded.
 func (r *repeats) sweep(now time.Time) (record []status.Event) {
 	if len(r.seen) > maxRepeats || len(r.failing) > maxRepeats {
 		return r.flush()
@@ -126,7 +126,7 @@ func (r *repeats) sweep(now time.Time) (record []status.Event) {
 	return sorted(record)
 }
 
-// flush forgets everything, and returns what is to be recorded.
+// flush forgets everything, and returns the events to be recorded.
 func (r *repeats) flush() []status.Event {
 	record := r.pending()
 	*r = newRepeats()
@@ -145,7 +145,7 @@ func calls(e status.Event) []string {
 	return e.CallIDs
 }
 
-// withoutNumbers removes what changes from one failure to the next: times and pids.
+// withoutNumbers removes times and pids, which differ from one failure to the next.
 func withoutNumbers(s string) string {
 	b := make([]byte, 0, len(s))
 	for i := range len(s) {

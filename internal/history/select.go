@@ -14,7 +14,7 @@ import (
 // MaxEvents is the largest number of events in one answer.
 const MaxEvents = 1000
 
-// readers limits how many read the files at the same time: if the disk hangs, they stay.
+// readers limits the concurrent readers of the files: they stay if the disk hangs.
 var readers = make(chan struct{}, 4)
 
 // readLimit is how long the files may take.
@@ -78,8 +78,8 @@ func (l *Log) Events(ctx context.Context, q status.EventQuery) status.Events {
 	return s.doc
 }
 
-// readFiles goes on with the events in the files, which are before that id. If they cannot be
-// read in time, it returns the selection as it was.
+// readFiles continues with the events in the files, which are before that id. If they cannot be
+// read in time, it returns the selection unchanged.
 func (l *Log) readFiles(ctx context.Context, s *selection, before uint64) *selection {
 	failed := func(why string) *selection {
 		s.doc.Problems = append(s.doc.Problems, "the history in "+l.file.dir+" cannot be read: "+why)
@@ -171,7 +171,7 @@ func (s *selection) take(e *status.Event) bool {
 	}
 	s.oldest = e.Time
 	if e.Time.Before(s.Since) {
-		// Those before it are older, too. An event is not, while the clock was set back.
+		// Earlier events are older, too, unless the clock was set back.
 		s.older++
 		return s.older < MaxEvents
 	}
