@@ -214,7 +214,7 @@ func (n *node) foreignMounts(k *kubelet.Instance) (names []string) {
 	return names
 }
 
-// usesLVM reports whether a script runs commands of LVM. It is read, and never run.
+// usesLVM reports whether a script runs commands of LVM. It reads the script, and does not run it.
 func usesLVM(script string) bool {
 	text, err := kubelet.ReadFile(script)
 	return err == nil && strings.HasPrefix(text, "#!") && slices.ContainsFunc([]string{"lvcreate", "lvchange", "lvs ", "vgs ", "lvdisplay", "volumegroup"}, func(s string) bool { return strings.Contains(text, s) })
@@ -222,7 +222,7 @@ func usesLVM(script string) bool {
 
 func (n *node) versions() (all []finding) {
 	release := map[string]string{"these commands": n.Version}
-	if !n.asleep() {
+	if !n.startable() {
 		var v struct {
 			Version string `json:"version"`
 		}

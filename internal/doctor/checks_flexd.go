@@ -113,7 +113,7 @@ func (n *node) daemon() (all []finding) {
 		}
 		return []finding{failed("flexd is not running: no process, and no socket "+n.Socket, start...)}
 	}
-	if n.asleep() {
+	if n.startable() {
 		return []finding{failed("flexd is not running: systemd listens on "+n.Socket+" for it", start...)}
 	}
 	var health struct {
@@ -189,7 +189,7 @@ func (n *node) sockets() (all []finding) {
 	return all
 }
 
-// unitDirs are systemd's: of equal names it reads the first.
+// unitDirs are the directories of systemd's units: of files with one name it reads the first.
 var unitDirs = []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
 
 // separate are the options that give a service a mount namespace of its own.
@@ -200,13 +200,13 @@ var separate = []string{"PrivateMounts", "PrivateTmp", "PrivateDevices", "Privat
 // The units of the sockets.
 const driverSocket, statusSocket = "flexd-driver.socket", "flexd-status.socket"
 
-// A unitFile is a unit with its drop-ins, and of each setting the last value and its file.
+// A unitFile has the files of a unit, and the last value of each setting, with its file.
 type unitFile struct {
 	files        []string
 	values, from map[string]string
 }
 
-// unitFile reads a unit; it has no files if there is none.
+// unitFile reads a unit with its drop-ins; a missing unit has no files.
 func (n *node) unitFile(name string) (u unitFile, err error) {
 	for _, dir := range unitDirs {
 		if len(u.files) == 0 && exists(n.Root+dir+"/"+name) {
@@ -244,8 +244,8 @@ func (n *node) unitFile(name string) (u unitFile, err error) {
 	return u, nil
 }
 
-// asleep reports whether flexd does not run, and a connection to its socket would start it.
-func (n *node) asleep() bool {
+// startable reports whether flexd does not run, and a connection to its socket would start it.
+func (n *node) startable() bool {
 	if _, runs := n.serve(); runs || !exists(n.Root+"/run/systemd/system") {
 		return false
 	}

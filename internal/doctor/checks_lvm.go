@@ -20,7 +20,7 @@ type group struct {
 	Missing string `json:"vg_missing_pv_count"`
 }
 
-// plainOutput overrides what the host's lvm.conf adds to each line of a command's output.
+// plainOutput overrides settings of the host's lvm.conf that add text to a command's output.
 const plainOutput = `log{prefix="" command_names=0 report_command_log=0}`
 
 // readGroups reports the groups without locks: it does not wait for a command that hangs.
@@ -125,8 +125,8 @@ func (n *node) devices() (all []finding) {
 	return append(all, well("%s", evidence))
 }
 
-// uncounted returns the disks with queue/iostats=0. A disk with NVMe's multipath has that in Linux 6.1,
-// where its paths count.
+// uncounted returns the disks with queue/iostats=0, except those with NVMe multipath: in Linux 6.1 only
+// their paths count requests.
 func (n *node) uncounted() (names []string) {
 	all, _ := filepath.Glob(n.Root + "/sys/block/*/device") // no device-mapper, which counts
 	for _, device := range all {

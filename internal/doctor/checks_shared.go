@@ -24,8 +24,8 @@ const (
 	watchdogFires = 60
 )
 
-// shared returns the configured groups that LVM reports as shared, with their lock types. If
-// there are none, or none is known, why is the result of a check.
+// shared returns the configured groups that LVM reports as shared, with their lock types. If there
+// are none, or they are unknown, why is the result of a check.
 func (n *node) shared() (groups []group, why []finding) {
 	names := n.lvmGroups()
 	if len(names) == 0 {
@@ -138,7 +138,7 @@ func adopts(args []string) bool {
 	return false
 }
 
-// readSanlock reads what sanlock says of itself and of its lockspaces.
+// readSanlock reads the state of sanlock and of its lockspaces.
 func (n *node) readSanlock() (lockspace.Sanlock, error) {
 	out, err := n.command("sanlock", "client", "status", "-D")
 	if err != nil {
@@ -214,8 +214,8 @@ func (n *node) watchdog() (all []finding) {
 	return []finding{well("wdmd runs, with %s", strings.Join(found, ", "))}
 }
 
-// hostID checks that the node's host id is set, and is the one in force. That no other node
-// has it sanlock checks when the lockspace starts.
+// hostID checks that the node's host id is set, and in force. sanlock checks that no other node has
+// it, when the lockspace starts.
 func (n *node) hostID() []finding {
 	groups, set, why := n.sanlockSettings()
 	if why != nil {
@@ -345,7 +345,7 @@ func (n *node) killCommand() []finding {
 	return []finding{well("%s", command)}
 }
 
-// ownPath is the path of this program.
+// ownPath returns the path of this program.
 func ownPath() string {
 	if path, err := os.Executable(); err == nil && filepath.Base(path) == "flexd" {
 		return path

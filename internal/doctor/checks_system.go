@@ -144,7 +144,7 @@ func (n *node) module(name string) (found, known bool) {
 	return false, files > 0
 }
 
-// furtherModules are the commands that install modules beside those of a small kernel package.
+// furtherModules returns the commands that install the modules missing from a small kernel package.
 func (n *node) furtherModules() []string {
 	return []string{"apt-get install linux-modules-extra-" + n.release() + " (Ubuntu)", "apt-get install linux-image-amd64 (Debian's cloud image), and boot it", "dnf install kernel-modules-extra (Fedora, RHEL)"}
 }

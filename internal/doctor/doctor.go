@@ -26,7 +26,7 @@ type Host struct {
 	ConfigPath string
 	Config     *config.Config // the default if there is none that is valid
 	ConfigErr  error
-	Machine    func() error                      // what of the configuration does not fit this machine
+	Machine    func() error                      // the error of a configuration that does not fit this machine
 	Socket     string                            // the status socket
 	Ask        func(path string) ([]byte, error) // asks it
 	Runner     run.Runner                        // starts tools
@@ -54,7 +54,7 @@ func failed(evidence string, remedy ...string) finding {
 	return finding{status.ResultError, evidence, remedy}
 }
 
-// milder makes an error a warning without a running kubelet: its settings are a guess then.
+// milder makes an error a warning if kubelet does not run: its settings are a guess then.
 func (f finding) milder(k *kubelet.Instance) finding {
 	if k.Pid == 0 {
 		f.result = status.ResultWarning
@@ -106,7 +106,7 @@ var checks = []struct {
 	{"kernel", "control-groups", "From kubelet's control groups flexd knows which pods run; without them it finds no orphans.", (*node).controlGroups},
 }
 
-// A node is a Host with what several checks need, which is read once.
+// A node is a Host with the facts that several checks need, which are read once.
 type node struct {
 	*Host
 	ctx    context.Context
@@ -182,7 +182,7 @@ func (h *Host) Examine(ctx context.Context) status.Diagnosis {
 	return d
 }
 
-// daemonProcess finds flexd, if there are several, that with the examined configuration.
+// daemonProcess finds flexd; of several, the one with the examined configuration.
 func (n *node) daemonProcess() (found procfs.Details, runs bool) {
 	all, _ := n.daemons("flexd")
 	for _, d := range all {
@@ -199,8 +199,7 @@ func (n *node) daemonProcess() (found procfs.Details, runs bool) {
 	return found, runs
 }
 
-// each runs a check for every kubelet, and calls what it finds in other words for one that
-// does not run: its settings are a guess then.
+// each runs a check for every kubelet. If none runs, the findings say that its settings are a guess.
 func (n *node) each(check func(*kubelet.Instance) finding) (all []finding) {
 	seen := map[string]bool{}
 	for _, k := range n.found().all {
@@ -229,7 +228,7 @@ func (n *node) lvmGroups() (names []string) {
 	return names
 }
 
-// command runs a program that prints something, without a lock and with a deadline.
+// command runs a program for its output, without a lock and with a deadline.
 func (n *node) command(argv ...string) (string, error) {
 	res, err := n.Runner.Run(n.ctx, run.Cmd{Step: "doctor", Argv: argv, Deadline: 10 * time.Second})
 	return string(res.Stdout) + string(res.Stderr), err

@@ -22,12 +22,11 @@ type Query struct {
 	Data      []byte
 	Namespace string // of objects; "" = their own, or default
 	Attach    bool   // the driver's mode
-	// Ask asks flexd about calls that come one after another.
+	// Ask asks flexd about successive calls.
 	Ask func(calls []string) (status.Explained, error)
 }
 
-// Limits of what is asked at once: flexd takes so many calls, and the HTTP header has a
-// limit.
+// Limits of one request to flexd: of its calls, and of its HTTP header.
 const (
 	maxCalls = 64
 	maxQuery = 12 << 10
@@ -54,8 +53,8 @@ type explainer struct {
 	assumed      string          // for pods without a namespace
 }
 
-// Explain says what kubelet would ask flexd for the objects of a manifest, and what flexd
-// would do. Its errors are those of the manifest, and of Ask.
+// Explain returns the calls that kubelet would make for the objects of a manifest, and their expected
+// results. Its errors are those of the manifest, and of Ask.
 func Explain(q Query) (status.Explanation, error) {
 	m, err := read(q.File, q.Data)
 	if err != nil {
@@ -254,7 +253,7 @@ func (e *explainer) source(s *subject, n *yaml.Node, f flexVolume, name string, 
 	e.call(s, flexvolume.Mount, base, ofPod, options)
 }
 
-// mounts looks at the use of a volume by the pod's containers.
+// mounts checks the use of a volume by the pod's containers.
 func (e *explainer) mounts(s *subject, p *pod) {
 	for _, c := range slices.Concat(p.spec.InitContainers, p.spec.Containers) {
 		for _, d := range c.VolumeDevices {
@@ -280,7 +279,7 @@ func (e *explainer) call(s *subject, verb string, options ...map[string]string) 
 	s.calls = append(s.calls, verb+" "+string(blob))
 }
 
-// ask asks flexd about the calls, those of one logical volume together, as far as they fit.
+// ask asks flexd about the calls. Calls for one logical volume are in one request, if they fit.
 func (e *explainer) ask() error {
 	var keys []string
 	groups := map[string][]*subject{}
@@ -385,7 +384,7 @@ func reserved(key string) bool {
 	return ok && (prefix == "kubernetes.io" || prefix == "k8s.io" || strings.HasSuffix(prefix, ".kubernetes.io") || strings.HasSuffix(prefix, ".k8s.io"))
 }
 
-// sourceName is the type of a volume's source.
+// sourceName returns the type of a volume's source.
 func sourceName(n *yaml.Node) string {
 	for k := range pairs(n) {
 		if k.Value != "name" {

@@ -21,15 +21,15 @@ import (
 // MaxInput is the largest manifest, in bytes.
 const MaxInput = 1 << 20
 
-// maxObjects bounds the objects of a manifest, maxNodes its words, keys and lists with all
-// that aliases repeat, and maxDepth the lists within lists.
+// maxObjects bounds the objects of a manifest, maxNodes its words, keys and lists with the contents
+// of aliases, and maxDepth the lists within lists.
 const (
 	maxObjects = 1000
 	maxNodes   = 1 << 18
 	maxDepth   = 4
 )
 
-// A manifest has what flexd needs to know of the objects in a file.
+// A manifest has the parts of the objects in a file that flexd needs.
 type manifest struct {
 	file   string
 	pods   []pod // and the templates of pods
@@ -46,7 +46,7 @@ type place struct {
 
 func (p place) String() string { return fmt.Sprintf("%s:%d", p.file, p.line) }
 
-// An object is what all objects of Kubernetes have.
+// An object has the fields of all objects of Kubernetes.
 type object struct {
 	Kind     string `yaml:"kind"`
 	Metadata struct {
@@ -306,7 +306,7 @@ func (m *manifest) add(n *yaml.Node, depth int) error {
 	return nil
 }
 
-// podPaths are the kinds that have pods, and where in their spec that of the pods is.
+// podPaths has the path of the pods' spec in the spec of each kind that has pods.
 var podPaths = map[string][]string{
 	"Pod":                   nil,
 	"Deployment":            {"template", "spec"},

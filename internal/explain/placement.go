@@ -9,12 +9,12 @@ import (
 
 const hostname = "kubernetes.io/hostname"
 
-// placed reports whether anything may bind the pod to a node.
+// placed reports whether a field may bind the pod to a node.
 func (p *podSpec) placed() bool {
 	return p.NodeName != "" || len(p.NodeSelector) > 0 || p.Affinity.NodeAffinity.Scheduling != nil
 }
 
-// away says why the pod does not start on a node, "" = it may.
+// away returns why the pod does not start on a node; "" = it may.
 func (p *podSpec) away(node string) string {
 	for _, at := range []struct{ field, name string }{{"nodeName", p.NodeName}, {"nodeSelector", p.NodeSelector[hostname]}} {
 		if at.name != "" && at.name != node {
@@ -24,7 +24,7 @@ func (p *podSpec) away(node string) string {
 	return p.Affinity.NodeAffinity.away(node, "the pod's nodeAffinity")
 }
 
-// away says why a nodeAffinity excludes a node, "" = it may not.
+// away returns why a nodeAffinity excludes a node; "" = it may not.
 func (a *nodeAffinity) away(node, whose string) string {
 	selector := a.Required
 	if selector == nil {
