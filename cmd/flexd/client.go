@@ -56,7 +56,7 @@ func refusal(resp *http.Response, body []byte) error {
 	return &exitError{code, errors.New(f.Error)}
 }
 
-// absent returns why flexd does not answer, and what to do about it.
+// absent returns why flexd does not answer, and the remedy.
 func absent(socket string, err error) error {
 	var timeout net.Error
 	switch {

@@ -17,8 +17,7 @@ const (
 	exitUnknown = 3
 )
 
-// An exitError has an exit status of its own. Without an err there is nothing to add to
-// what was printed.
+// An exitError has its own exit status. err may be nil if the output has the reason.
 type exitError struct {
 	code int
 	err  error
@@ -31,7 +30,7 @@ func (e *exitError) Error() string {
 	return e.err.Error()
 }
 
-// outcome is the error of a command that prints what it has found; err is that of printing.
+// outcome returns the error of a command that prints findings; err is the error of printing.
 func outcome(err error, failed, unknown bool) error {
 	switch {
 	case err != nil:
@@ -110,7 +109,7 @@ func takesValue(flags []cli.Flag, name string) bool {
 
 // flagsFirst brings a command line into the form that the parser expects: `help COMMAND`
 // becomes `COMMAND --help`, -ojson becomes -o json, and the flags of a command come before
-// its arguments. People type `flexd status vg0/data -o json`. -/UUID is no flag.
+// its arguments. People type `flexd status vg0/data -o json`. -/UUID is not a flag.
 func flagsFirst(commands []*cli.Command, args []string) []string {
 	if len(args) > 1 && args[1] == "help" {
 		args = append(append(args[:1:1], args[2:]...), "--help")

@@ -46,8 +46,8 @@ func completionCommand(stdout io.Writer) *cli.Command {
 	}
 }
 
-// complete prints the words that the last one may become, one per line. No output means a
-// file name, or nothing.
+// complete prints the completions of the last word, one per line. No output means a file name, or
+// no completion.
 func complete(commands []*cli.Command, words []string, stdout io.Writer) {
 	if len(words) == 0 {
 		return
@@ -102,7 +102,7 @@ func commandNames(commands []*cli.Command) []string {
 	return names
 }
 
-// values returns the values of a flag that has few.
+// values returns the values of a flag that has a list of them.
 func values(flags []cli.Flag, name string) []string {
 	for _, f := range flags {
 		if s, ok := f.(*cli.StringFlag); ok && slices.Contains(s.Names(), name) && s.Name == "output" {

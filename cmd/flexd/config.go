@@ -54,7 +54,7 @@ func checkConfig(stdout io.Writer, path string) error {
 	return nil
 }
 
-// onThisMachine checks what a configuration names on this machine.
+// onThisMachine checks the groups and directories of a configuration on this machine.
 func onThisMachine(c *config.Config) error {
 	if c.StatusGroup != "" {
 		if _, err := server.GroupID(c.StatusGroup); err != nil {
@@ -69,8 +69,8 @@ func onThisMachine(c *config.Config) error {
 	return nil
 }
 
-// unusualRunDir says how flexdriver and the commands find flexd in another directory than
-// the default, or "".
+// unusualRunDir returns how flexdriver and the commands find flexd in a directory other than the
+// default; "" = it is the default.
 func unusualRunDir(c *config.Config) string {
 	if c.RunDir == config.Default().RunDir {
 		return ""
@@ -79,7 +79,7 @@ func unusualRunDir(c *config.Config) string {
 		config.Default().RunDir, flexvolume.EnvSocket, c.DriverSocket(), c.StatusSocket())
 }
 
-// loadConfig is config.Load whose error says what to do without a file.
+// loadConfig is config.Load with the remedy for a missing file.
 func loadConfig(path string) (*config.Config, error) {
 	if path == "-" {
 		path = "/dev/stdin"

@@ -148,8 +148,8 @@ func (q eventsQuery) ask(one status.EventQuery) (doc status.Events, err error) {
 	return doc, nil
 }
 
-// follow shows the last events, and new ones until it is interrupted. If flexd restarts, it
-// goes on with the next flexd.
+// follow shows the last events, and new ones until it is interrupted. If flexd restarts, it continues
+// with the next flexd.
 func (q eventsQuery) follow(ctx context.Context, stdout io.Writer) error {
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
 	defer stop()
@@ -212,7 +212,7 @@ func (q eventsQuery) follow(ctx context.Context, stdout io.Writer) error {
 	}
 }
 
-// An outputError is one of the own output, not of the daemon.
+// An outputError is an error of the command's own output, not of the daemon.
 type outputError struct{ error }
 
 // stream calls each with the events after the one with that id, until the daemon ends.

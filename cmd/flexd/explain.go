@@ -51,7 +51,7 @@ func explainCommand(stdout io.Writer) *cli.Command {
 	}
 }
 
-// An explainQuery says whom `flexd explain` asks.
+// An explainQuery has the sources that `flexd explain` queries.
 type explainQuery struct {
 	socket, config, node, attach, plugins string
 
@@ -104,8 +104,8 @@ func readManifest(file string) (data []byte, name string, err error) {
 	return data, name, err
 }
 
-// source returns what answers: flexd, or the configuration if flexd does not answer or is
-// that of another node.
+// source returns the source of the answers: flexd, or the configuration if flexd does not answer or
+// is that of another node.
 func (q *explainQuery) source() (func([]string) (status.Explained, error), error) {
 	about, err := q.daemon(nil)
 	var why error

@@ -32,12 +32,12 @@ func newLog(cfg *config.Config, w io.Writer) (*logrus.Entry, error) {
 	return logrus.NewEntry(l), nil
 }
 
-// logTimeout is how long a log line is waited for until it is written.
+// logTimeout is the time that a caller waits until its log line is written.
 const logTimeout = time.Second
 
-// A logWriter keeps some lines, and drops further ones, while its writer does not take
-// them, as when journald hangs or the disk of a log file does: no call may wait for
-// that. The logger calls it from one goroutine at a time.
+// A logWriter keeps some lines, and drops further ones, while its writer is blocked, for example by
+// a journald or a disk that hangs: no call may wait for them. The logger calls it from one goroutine at
+// a time.
 type logWriter struct {
 	lines   chan logLine
 	last    chan struct{} // closed when the last line is written
@@ -50,7 +50,7 @@ type logLine struct {
 	written chan struct{}
 }
 
-// newLogWriter takes the place of a logger's writer.
+// newLogWriter replaces the writer of a logger.
 func newLogWriter(log *logrus.Logger) *logWriter {
 	l := &logWriter{lines: make(chan logLine, 1000), last: make(chan struct{}), format: log.Formatter.Format}
 	close(l.last)
@@ -116,8 +116,8 @@ func (f jsonFormatter) Format(e *logrus.Entry) ([]byte, error) {
 	return f.JSONFormatter.Format(&with)
 }
 
-// A textFormatter writes one line per entry for people: when, how grave, whose
-// (volume, call, step), what, and the other fields behind it.
+// A textFormatter writes one line per entry for people: the time, the level, the volume, call and
+// step, the message, and the other fields.
 type textFormatter struct{}
 
 var leading = []string{"volume", "call", "step"}
@@ -152,7 +152,7 @@ func (*textFormatter) Format(e *logrus.Entry) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// logValue quotes what would not be seen as one value.
+// logValue quotes a value that would not be recognizable as one.
 func logValue(v any) string {
 	s, text := v.(string)
 	if !text {
@@ -164,7 +164,7 @@ func logValue(v any) string {
 	return s
 }
 
-// printable keeps an entry on one line, wherever a part of its message comes from.
+// printable keeps an entry on one line, whatever the source of its message.
 func printable(c rune) rune {
 	if unicode.IsPrint(c) {
 		return c

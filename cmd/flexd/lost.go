@@ -16,6 +16,7 @@ import (
 	"github.com/flexd/flexd/internal/doctor"
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/lvm"
+	"github.com/flexd/flexd/internal/reconcile"
 	children "github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 	"github.com/urfave/cli/v2"
@@ -43,7 +44,7 @@ func lockspaceLostCommand() *cli.Command {
 	}
 }
 
-// lostTimeout is more than the daemon takes: sanlock waits 40 s.
+// lostTimeout is longer than the daemon needs, and shorter than the 40 s that sanlock waits.
 const lostTimeout = 23 * time.Second
 
 // A lockspaceLost is `flexd lockspace-lost`.
@@ -55,7 +56,7 @@ type lockspaceLost struct {
 	say    func(text string)
 }
 
-// run returns nil if no volume of the group is active, whatever the daemon says.
+// run returns nil if no volume of the group is active, whatever the daemon answers.
 func (l lockspaceLost) run(ctx context.Context) error {
 	asked := l.ask()
 	if volume.CodeOf(asked) == volume.NotAllowed {
@@ -77,17 +78,17 @@ func (l lockspaceLost) run(ctx context.Context) error {
 	}
 	err = fmt.Errorf("volume group %s has lost its locks, and the watchdog resets this node in less than a minute: %w", l.vg, err)
 	var names []string
-	for _, u := range left[:min(len(left), 10)] {
+	for _, u := range left {
 		names = append(names, fmt.Sprintf("%s (open %d times)", u.Name, u.Open))
 	}
 	if len(names) > 0 {
-		err = fmt.Errorf("%w. Active: %s", err, strings.Join(names, ", "))
+		err = fmt.Errorf("%w. Active: %s", err, reconcile.FirstFew(names))
 	}
 	l.say(err.Error())
 	return err
 }
 
-// ask makes the daemon unmount and deactivate. It returns why that is not all done.
+// ask makes the daemon unmount and deactivate. It returns why volumes are still active.
 func (l lockspaceLost) ask() error {
 	now := int64(boottime.Now())
 	c := flexvolume.Client{Socket: l.socket, Timeout: lostTimeout, Connect: time.Second, Once: true, Parent: os.Getppid()}
@@ -108,7 +109,7 @@ func (l lockspaceLost) ask() error {
 // and LVM does not read its output.
 func say(text string) {
 	if w, err := syslog.New(syslog.LOG_CRIT|syslog.LOG_DAEMON, "flexd"); err == nil {
-		w.Crit(text) // #nosec G104 -- without that log there is none
+		w.Crit(text) // #nosec G104 -- there is no other log
 		w.Close()
 	}
 }

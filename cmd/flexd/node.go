@@ -160,7 +160,7 @@ func (s served) Explain(ctx context.Context, calls []string) status.Explained {
 	return e
 }
 
-// Resolve finds the volumes that the target of a query means.
+// Resolve finds the volumes that the target of a query names.
 func (s served) Resolve(q *status.EventQuery) {
 	if strings.Contains(q.Target, "/") {
 		q.Resolve(s.Node.Known())

@@ -22,8 +22,8 @@ type presence struct {
 	log   *logrus.Entry
 }
 
-// Serve returns an error when a file is gone. Where the node has no inotify left, flexd
-// runs without it: other programs of root may use up all of it.
+// Serve returns an error when a file is gone. If the node has no inotify instance or watch left, flexd
+// runs without this check: other programs of root may use all of them.
 func (p presence) Serve(ctx context.Context) error {
 	w, err := p.watch()
 	if noInotify(err) {
@@ -88,7 +88,7 @@ func (p presence) watch() (*fsnotify.Watcher, error) {
 	return w, nil
 }
 
-// noInotify says whether an error is for lack of inotify's instances or watches.
+// noInotify reports whether an error is a lack of inotify instances or watches.
 func noInotify(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENOSPC)
 }

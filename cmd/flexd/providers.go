@@ -16,7 +16,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// kinds are the providers of both kinds.
+// kinds has the providers of both kinds.
 type kinds struct {
 	acting map[string]reconcile.Provider // by volume group
 	seen   map[string]asw.Provider       // the same

@@ -33,13 +33,13 @@ type reloader struct {
 	applied chan<- struct{}  // receives after a file was applied, if it has room
 
 	mu      sync.Mutex
-	problem string // what of the file is not in force, "" = all is
+	problem string // why the file is not, or not fully, in force; "" = it is
 }
 
-// contents are those of a file, or why it cannot be read.
+// contents has the text of a file, or the error of its read.
 type contents struct{ text, err string }
 
-// read reads a configuration. What is no file could block, or have no end.
+// read reads a configuration. It refuses other files, which could block or be endless.
 func read(path string) contents {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -47,7 +47,7 @@ func read(path string) contents {
 	}
 	defer f.Close()
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return contents{err: path + " is no file"}
+		return contents{err: path + " is not a regular file"}
 	}
 	text, err := io.ReadAll(io.LimitReader(f, 2<<20)) // more than a configuration may have
 	if err != nil {
@@ -64,7 +64,7 @@ func (c contents) load(path string) (*config.Config, error) {
 	return config.Parse(path, []byte(c.text))
 }
 
-// Problem returns why the file is not in force, or not all of it, or "".
+// Problem returns why the file is not, or not fully, in force; "" = it is.
 func (r *reloader) Problem() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,8 +122,8 @@ func (r *reloader) Serve(ctx context.Context) error {
 	}
 }
 
-// reload applies the file as it was read last, unless it has an error: the file may be different
-// by now, and a later event compares it with what was applied.
+// reload applies the content that was read last, unless it has an error: the file may have changed
+// since, and a later event compares it with the applied content.
 func (r *reloader) reload() {
 	problem := ""
 	log := r.log.WithField("config", r.path)

@@ -103,10 +103,10 @@ func TestReloadOfNothing(t *testing.T) {
 	put(t, path, lease, "1m")
 	_, sees := reloading(t, path)
 	for what, place := range map[string]func() error{
-		"no such file": func() error { return nil },
-		"is no file":   func() error { return os.Mkdir(path, 0o700) },
-		"is no  file":  func() error { return unix.Mkfifo(path, 0o600) },
-		"is no   file": func() error { return os.Symlink("/dev/zero", path) },
+		"no such file":            func() error { return nil },
+		"is not a regular file":   func() error { return os.Mkdir(path, 0o700) },
+		"is not a  regular file":  func() error { return unix.Mkfifo(path, 0o600) },
+		"is not a   regular file": func() error { return os.Symlink("/dev/zero", path) },
 	} {
 		if err := errors.Join(os.Remove(path), place()); err != nil {
 			t.Fatal(err)

@@ -48,7 +48,7 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) (err error)
 	}
 	text := read(configPath)
 	cfg, err := text.load(configPath)
-	if text.err != "" { // it is no file, or loadConfig says what is wrong
+	if text.err != "" { // it is not a regular file, or loadConfig returns the error
 		cfg, err = loadConfig(configPath)
 	}
 	if err != nil {
@@ -82,7 +82,7 @@ func serve(ctx context.Context, configPath string, stderr io.Writer) (err error)
 	applied := make(chan struct{}, 1)
 	reload := &reloader{path: configPath, last: text, live: live, log: log, asked: reloads, applied: applied, past: past}
 	metrics := &server.Metrics{Address: func() string { return live.Get().MetricsAddress }, Changed: applied, Log: log}
-	// Before the state is read: calls wait for flexd, and do not find it missing.
+	// Before the state is read, so that calls wait for flexd instead of failing.
 	driver, err := server.Listen(cfg.DriverSocket(), 0o600, "", inherited...)
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func closeHistory(past *history.Log, err error) {
 	past.Close(ctx, err)
 }
 
-// found summarizes what flexd continues with. The volumes have not been observed yet.
+// found summarizes the state that flexd has found. The volumes have not been observed yet.
 func found(l status.List, mounts int) string {
 	s := fmt.Sprintf("mounts in kubelet's directories: %d", mounts)
 	if len(l.Problems) > 0 {

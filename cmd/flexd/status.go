@@ -204,7 +204,7 @@ func block(n *yaml.Node) {
 	}
 }
 
-// refresh is how often watch asks.
+// refresh is the interval of watch.
 const refresh = time.Second
 
 // watch shows the status until it is interrupted: in place on a terminal, otherwise again
@@ -252,7 +252,7 @@ func (s statusQuery) watch(ctx context.Context, stdout io.Writer) error {
 	}
 }
 
-// A frame collects what is for a terminal.
+// A frame collects the output for a terminal.
 type frame struct {
 	io.Writer
 	terminal io.Writer
@@ -278,7 +278,7 @@ func colors(w io.Writer) bool {
 	return width > 0 && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-// terminalWidth is 0 if w is no terminal: a pipe gets whole lines. COLUMNS overrides it.
+// terminalWidth returns 0 if w is not a terminal: a pipe gets whole lines. COLUMNS overrides it.
 func terminalWidth(w io.Writer) int {
 	width, _ := terminalSize(w)
 	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 && width > 0 {

@@ -73,7 +73,7 @@ type udevRule struct {
 	err   error
 
 	mu    sync.Mutex
-	since time.Time // when something was wrong first
+	since time.Time // when a problem was found first
 }
 
 // newUdevRule finds the rule in the background, since a directory may be on a disk that hangs,
@@ -95,7 +95,7 @@ func newUdevRule(cfg *config.Config, log *logrus.Entry) *udevRule {
 	return r
 }
 
-// findings returns what is wrong with the rule that udev reads.
+// findings returns the problems of the rule that udev reads.
 func (r *udevRule) findings() []status.Finding {
 	wrong := ""
 	select {

@@ -31,7 +31,7 @@ func uuidCommand(stdout io.Writer) *cli.Command {
 			if !c.Bool("new") {
 				uuid, err := loopdev.Marked(file)
 				if err == nil && uuid == "" {
-					err = fmt.Errorf("%s has no uuid: it is no volume of flexd; flexd uuid --new %[1]s makes it one", file)
+					err = fmt.Errorf("%s has no uuid: it is not a volume of flexd; flexd uuid --new %[1]s makes it one", file)
 				}
 				if err == nil {
 					_, err = fmt.Fprintln(stdout, uuid)

@@ -10,9 +10,9 @@ import (
 	"github.com/flexd/flexd/internal/status"
 )
 
-// A watchdog tells systemd that flexd works for as long as its state can be read, which takes
-// the locks of all its parts, and waits for no volume, disk or process. systemd kills and restarts
-// a flexd that does not: mounts stay as they are.
+// A watchdog tells systemd that flexd works as long as its state can be read. The read takes the locks
+// of all parts, and waits for no volume, disk or process. systemd kills and restarts a flexd that
+// sends no message: mounts stay as they are.
 type watchdog struct {
 	every time.Duration
 	list  func() status.List

@@ -1,5 +1,5 @@
-// Command flexdriver is what kubelet executes for every FlexVolume call: argv
-// in, one JSON object out. All of it is in internal/flexvolume.
+// Command flexdriver is the program that kubelet executes for every FlexVolume call: it takes argv, and
+// prints one JSON object. Its code is in internal/flexvolume.
 package main
 
 import (

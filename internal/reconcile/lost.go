@@ -160,11 +160,11 @@ func (n *Node) remaining(left []volume.Used, why map[volume.UUID][]string) strin
 		}
 		all = append(all, fmt.Sprintf("%s (%s)", a.Name, strings.Join(reasons, "; ")))
 	}
-	return "still active: " + firstFew(all)
+	return "still active: " + FirstFew(all)
 }
 
-// firstFew lists the first ones, and counts the others.
-func firstFew(all []string) string {
+// FirstFew lists the first ones, and counts the others.
+func FirstFew(all []string) string {
 	if more := len(all) - maxRemaining; more > 0 {
 		all = append(all[:maxRemaining], fmt.Sprintf("and %d more", more))
 	}
@@ -267,7 +267,7 @@ func (n *Node) lostGroups() (all []status.Finding) {
 		}
 		hint := "no action once its disks respond: flexd starts its locks again when a pod needs them; `flexd doctor` shows what prevents that"
 		if len(users) > 0 {
-			hint = "delete the pods that keep it busy, and flexd deactivates its volumes and drops its locks: " + firstFew(slices.Sorted(maps.Keys(users)))
+			hint = "delete the pods that keep it busy, and flexd deactivates its volumes and drops its locks: " + FirstFew(slices.Sorted(maps.Keys(users)))
 		}
 		all = append(all, status.Finding{Class: locksLost, VG: vg.Name, Since: since, Message: why, Hint: hint})
 	}
