@@ -30,7 +30,7 @@ func TestComplaint(t *testing.T) {
 
 // What the kernel said of a filesystem holds until the next one is mounted from that device.
 // Messages of processes say nothing.
-func TestKernelLogSaid(t *testing.T) {
+func TestKernelLogLost(t *testing.T) {
 	const (
 		mountExt4  = "6,1,9,-;EXT4-fs (loop3): mounted filesystem 1b2c r/w with ordered data mode. Quota mode: none."
 		mountXFS   = "5,1,9,-;XFS (loop3): Mounting V5 Filesystem 0ea"

@@ -505,7 +505,7 @@ func live(t *testing.T, b *browser) {
 
 	stop()
 	p.eval(now, nil)
-	p.await("document.body.classList.contains('stale') && document.querySelector('#gone').innerText.includes('flexd does not answer since')")
+	p.await("document.body.classList.contains('stale') && document.querySelector('#gone').innerText.includes('flexd has not answered since')")
 	p.equal(rows+".length", "11")
 	p.equal("document.querySelector('#gone').innerText.includes('Remedy: ')", "true")
 	p.keep("gone")

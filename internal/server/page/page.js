@@ -546,7 +546,7 @@ function renderLive(wait) {
   $('live').title = at && `last answer ${at}, your clock`;
   $('gone').hidden = !failing;
   if (failing) {
-    const text = failing.ours ? `This page cannot show what flexd answers: ${failing.why}\nRemedy: reload it; on the node: flexd status` : `flexd does not answer since ${new Date(failing.since).toLocaleTimeString('en-GB')}${failing.why ? ` (${failing.why})` : ''}; trying again every ${Math.round(wait / 1000)} s.` +
+    const text = failing.ours ? `This page cannot show what flexd answers: ${failing.why}\nRemedy: reload it; on the node: flexd status` : `flexd has not answered since ${new Date(failing.since).toLocaleTimeString('en-GB')}${failing.why ? ` (${failing.why})` : ''}; trying again every ${Math.round(wait / 1000)} s.` +
       (list ? ' The page shows the last answer.' : '') + `\nRemedy: see whether the ssh tunnel still runs; on the node: systemctl status flexd`;
     if ($('gone').textContent !== text) $('gone').textContent = text;
   }
