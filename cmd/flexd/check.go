@@ -29,8 +29,8 @@ func checkCommand(stdout io.Writer) *cli.Command {
 // checkTimeout is more than the daemon needs for volume groups that hang.
 const checkTimeout = 30 * time.Second
 
-// check has the daemon at socket look at every volume group, prints what
-// disagrees, and returns the result as an *exitError.
+// check has the daemon at socket look at every volume group, prints the disagreements, and returns the
+// result as an *exitError.
 func check(stdout io.Writer, socket, output string) error {
 	body, err := get(socket, "/v1/check", checkTimeout)
 	if err != nil {

@@ -21,7 +21,7 @@ func doctorCommand(stdout io.Writer) *cli.Command {
 			"1 an error; 3 no error, but something is unknown. It changes nothing.",
 		Before: atMost(0),
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "all", Aliases: []string{"v"}, Usage: "show what is well, too"},
+			&cli.BoolFlag{Name: "all", Aliases: []string{"v"}, Usage: "show results without a problem, too"},
 			&cli.StringFlag{Name: "config", Value: config.DefaultPath, Usage: "read the configuration from `FILE`"},
 			outputFlag("text", "json"),
 			&cli.StringFlag{Name: "socket", Usage: "ask the daemon at `PATH`, not at that of the configuration"},

@@ -53,7 +53,7 @@ func driverAction(c *cli.Context, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	syscall.Umask(0o022) // what kubelet runs must be writable for root only
+	syscall.Umask(0o022) // a program that kubelet runs must be writable for root only
 	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	switch action := c.Args().First(); action {
@@ -126,8 +126,8 @@ func driverNode(c *cli.Context, stdout io.Writer) (*driver.Node, error) {
 	}, nil
 }
 
-// besideFlexd returns where flexdriver is installed with this flexd: beside it, as after a
-// build, or in ../lib/flexd.
+// besideFlexd returns the path of the flexdriver installed with this flexd: beside it after a build, or
+// in ../lib/flexd.
 func besideFlexd() string {
 	exe, err := os.Executable()
 	if err != nil {

@@ -25,11 +25,11 @@ import (
 func lockspaceLostCommand() *cli.Command {
 	return &cli.Command{
 		Name:      doctor.KillCommand,
-		Usage:     "unmounts and deactivates what it can of a volume group whose locks are lost",
+		Usage:     "unmounts and deactivates the unused volumes of a group whose locks are lost",
 		ArgsUsage: "VG",
 		Description: "LVM runs it for a shared volume group whose disk does not answer, if lvm.conf has\n" +
 			"lvmlockctl_kill_command = \"/usr/local/bin/flexd lockspace-lost\". The daemon sets up nothing more in the\n" +
-			"group, unmounts what no pod uses, and deactivates what nothing has open. Without a daemon only the last\n" +
+			"group, unmounts volumes that no pod uses, and deactivates volumes that nothing has open. Without a daemon only the last\n" +
 			"is done. It ends within half a minute.\n" +
 			"Exit status: 0 no volume of the group is active, and LVM drops the locks (by hand: lvmlockctl --drop VG);\n" +
 			"1 some are, and the watchdog resets the node unless they become inactive.",
@@ -74,7 +74,7 @@ func (l lockspaceLost) run(ctx context.Context) error {
 	case asked != nil:
 		err = asked
 	default: // it became active again, or flexd is wrong
-		err = errors.New("volumes of it became active meanwhile")
+		err = errors.New("some of its volumes became active meanwhile")
 	}
 	err = fmt.Errorf("volume group %s has lost its locks, and the watchdog resets this node in less than a minute: %w", l.vg, err)
 	var names []string

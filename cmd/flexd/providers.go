@@ -25,8 +25,8 @@ type kinds struct {
 }
 
 // providers makes one provider of each kind, and returns it under the name of each of its
-// volume groups. Mounted volumes are released whatever the configuration contains: there is
-// always one provider for loop devices and one for LVM.
+// volume groups. There is always one provider for loop devices and one for LVM, to release mounted
+// volumes of groups that are not configured.
 func providers(live *config.Live, runner children.Runner, locks locks) kinds {
 	cfg, dirs, groups := live.Get(), map[string]string{}, map[string]lvm.Group{}
 	for _, vg := range cfg.VolumeGroups {

@@ -21,7 +21,7 @@ type task struct {
 }
 
 // runTasks runs the tasks until the context ends or one of them does. ready is closed when
-// the daemon can answer; found then describes what it found on the node.
+// the daemon can answer; found then describes the state of the node.
 func runTasks(ctx context.Context, log *logrus.Entry, ready <-chan struct{}, found func() string, tasks []task) error {
 	stop := ctx
 	group, ctx := errgroup.WithContext(ctx)

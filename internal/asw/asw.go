@@ -37,7 +37,7 @@ type Provider interface {
 }
 
 // Unconfigured is the key of the provider for volumes of groups that are not configured:
-// mounted volumes are released whatever the configuration contains.
+// mounted volumes are released even if their group was removed from the configuration.
 const Unconfigured = ""
 
 // An Observer observes, and keeps the last observation of each volume.
@@ -99,7 +99,7 @@ type Target struct {
 	Name  volume.Name         // its name when it was set up
 	Dirs  []string            // directories of claims and calls, resolved
 	Asked map[string][]string // directory → requested superblock options
-	FS    volume.FS           // what children found in this turn
+	FS    volume.FS           // the results of children in this turn
 	Lives []string            // of Dirs: the directories whose pods are to be observed
 	// LookUp returns the volume's metadata; nil = use its provider, and wait for it.
 	LookUp func(ctx context.Context, p Provider, name volume.Name) (volume.LV, error)

@@ -234,7 +234,7 @@ func (n *node) command(argv ...string) (string, error) {
 	return string(res.Stdout) + string(res.Stderr), err
 }
 
-// lvm runs LVM's program, and returns what it printed to its standard output.
+// lvm runs LVM's program, and returns its standard output.
 func (n *node) lvm(args ...string) (string, error) {
 	res, err := n.Runner.Run(n.ctx, run.Cmd{Step: args[0], Argv: append([]string{"lvm"}, args...), Deadline: 10 * time.Second})
 	return string(res.Stdout), err

@@ -31,7 +31,7 @@ type Store struct {
 	dir  string
 	boot string
 
-	mu             sync.Mutex                        // guards what follows and the files; held across a write, never across a command
+	mu             sync.Mutex                        // guards the following fields and the files; held across a write, never across a command
 	claims         map[volume.UUID]map[string]*Claim // by directory
 	leases         map[volume.UUID]*Lease
 	claimsByDir    index[Claim]             // by directory

@@ -1,6 +1,5 @@
-// Package explain translates Kubernetes manifests into the calls that kubelet makes for
-// their FlexVolumes. It starts nothing and sends no request: cmd/flexd asks flexd what it
-// would do for the calls.
+// Package explain translates Kubernetes manifests into the calls that kubelet makes for their
+// FlexVolumes. It starts nothing and sends no request: cmd/flexd asks flexd about the calls.
 package explain
 
 import (

@@ -38,7 +38,7 @@ type Log struct {
 	ending chan struct{}
 	ended  chan struct{}
 
-	mu      sync.Mutex             // guards what follows; never held over I/O
+	mu      sync.Mutex             // guards the following fields; never held over I/O
 	next    uint64                 // id
 	recent  []*status.Event        // never change; the oldest first
 	written uint64                 // the newest id in the files
@@ -294,8 +294,8 @@ func (l *Log) Problem() string {
 	return ""
 }
 
-// Close records the end of flexd and writes what is not written, if the disk takes it before
-// ctx ends.
+// Close records the end of flexd and writes the unwritten events, if the disk takes them before ctx
+// ends.
 func (l *Log) Close(ctx context.Context, why error) {
 	last := status.Event{Type: status.FlexdEvent, Message: stops}
 	if why != nil {

@@ -209,8 +209,8 @@ func (s *selection) has(e *status.Event) bool {
 	return e.Type == status.StepEvent && slices.ContainsFunc(of, func(c string) bool { return s.calls[c] })
 }
 
-// ofCall reports whether the event belongs to the story of the call: its answer, the steps for
-// it, and what else happened to its volume, or to flexd, while it waited.
+// ofCall reports whether the event belongs to the call: its answer, the steps for it, and the other
+// events of its volume, or of flexd, while it waited.
 func (s *selection) ofCall(e *status.Event) bool {
 	if e.ServedCall(s.Call) {
 		if e.Type == status.CallEvent {

@@ -45,7 +45,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	}
 	if all.own == nil && len(all.reasons) == 0 {
 		if lv.Presence != volume.Present {
-			// Its file may have another name by now, and may still have a device.
+			// Its file may have been renamed, and may still have a device.
 			return p.orphan(ctx, lv, nil)
 		}
 		return volume.Device{Activity: volume.Inactive, Checked: s.checked}, nil
@@ -110,7 +110,7 @@ func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at In
 		all.add(lv, file, at, l, id, same)
 	}
 	if all.own != nil && all.own.Part {
-		all.reasons = append(all.reasons, fmt.Sprintf("/dev/%s was made to show only a part of %s (losetup -l /dev/%[1]s): delete the pods that use it, and it is attached anew; if its group has `deactivate: never`, then: losetup -d /dev/%[1]s", all.own.Name, file))
+		all.reasons = append(all.reasons, fmt.Sprintf("/dev/%s was made to show only a part of %s (losetup -l /dev/%[1]s): delete the pods that use it, and it is attached again; if its group has `deactivate: never`, then: losetup -d /dev/%[1]s", all.own.Name, file))
 	}
 	return all, nil
 }
@@ -155,7 +155,7 @@ func anotherFile(id identity, at Inode) bool {
 
 // detachAdvice names lsblk first: the kernel detaches a device in use only at its last close.
 func detachAdvice(loop string) string {
-	return fmt.Sprintf("end what uses /dev/%[1]s (lsblk /dev/%[1]s; delete the pods of its mounts), then losetup -d /dev/%[1]s", loop)
+	return fmt.Sprintf("end the users of /dev/%[1]s (lsblk /dev/%[1]s; delete the pods of its mounts), then losetup -d /dev/%[1]s", loop)
 }
 
 // onlyCopy is the refusal to detach the device of a deleted file.

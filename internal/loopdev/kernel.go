@@ -25,7 +25,7 @@ const (
 // A Kernel reads names, attributes and sysfs, without a child. It opens no device.
 type Kernel interface {
 	// File reads the attributes of a volume's file, without following a symlink. A missing
-	// file is no error.
+	// file is not an error.
 	File(path string) (FileInfo, error)
 	// Files lists the names in a directory.
 	Files(dir string) ([]string, error)

@@ -9,8 +9,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// defaultErrors makes the kernel stop writing to an ext4 after an error, whatever the
-// superblock says, unless the request asks for another behaviour. xfs and btrfs have no such
+// defaultErrors makes the kernel stop writing to an ext4 after an error, despite the setting in the
+// superblock, unless the request asks for another behaviour. xfs and btrfs have no such
 // option: xfs shuts down and btrfs becomes read-only, always.
 func defaultErrors(l MountSpec) []string {
 	if l.FSType != "ext4" || slices.ContainsFunc(l.Super, func(o string) bool { return strings.HasPrefix(o, "errors=") }) {

@@ -45,7 +45,7 @@ type Holder struct {
 	How  string `json:"how"` // "open file /x", "working directory", "mount namespace", ...
 	// Unmounted: the filesystem is active in the kernel without a mount.
 	Unmounted bool `json:"unmounted,omitempty"`
-	// Cut: this is no holder; the search for them took too long.
+	// Cut: this is not a holder; the search for holders took too long.
 	Cut bool `json:"cut,omitempty"`
 }
 

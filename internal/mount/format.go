@@ -42,7 +42,7 @@ func MinSize(fsType string) int64 { return makers[fsType].least + volume.Tail }
 // them, because another program uses the device or the disk fails, it removes the record all
 // the same: the device may contain that program's data then, and no mkfs may be repeated
 // over it. A remaining record means that the child was killed, or the machine stopped: the
-// next child erases what is left before it starts mkfs, and until that has succeeded the
+// next child erases the remains before it starts mkfs, and until this has succeeded the
 // record remains.
 func format(f Formatting) error {
 	maker, ok := makers[f.Type]

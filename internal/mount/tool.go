@@ -32,7 +32,7 @@ type limits struct {
 	memory int64         // bytes of its address space; 0 = no limit
 }
 
-// tool runs a program for a child and returns what it printed and its exit status. The
+// tool runs a program for a child and returns its output and its exit status. The
 // program gets the lane's lock as standard input like the child itself, so that the lock is
 // held until both have ended, and the files as its descriptors 3, 4, .... It fails only if
 // the program could not be run or died.

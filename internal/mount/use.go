@@ -212,5 +212,5 @@ func unmountedSuperblock(fsType string, d volume.Device) Holder {
 	}
 	return Holder{Unmounted: true, How: how + fmt.Sprintf("for example after an unmount while it was frozen (fsfreeze -f by a backup): "+
 		"thaw it (mount %s /mnt; fsfreeze -u /mnt; umount /mnt); if it is not frozen, unmount mount namespaces without a process (findmnt -t nsfs) and the overlays whose layers are in it, "+
-		"and end the processes that have files of it open since a umount -l", d.Path)}
+		"and end the processes that have kept its files open since a umount -l", d.Path)}
 }

@@ -93,7 +93,7 @@ func (d Details) foreign(root string) string {
 	theirs, _ := os.Readlink(d.Path("ns/user"))
 	ours, _ := os.Readlink(root + "/proc/self/ns/user")
 	switch {
-	// The owner of /proc/PID is no evidence: it is root for every process that is not dumpable.
+	// The owner of /proc/PID is not evidence: it is root for every process that is not dumpable.
 	case status["Uid"] != "0 0 0 0":
 		return "root did not start it"
 	case strings.Contains(status["NSpid"], " "):

@@ -48,8 +48,8 @@ func (p Process) Started() (time.Duration, error) {
 	return s.started, err
 }
 
-// SetOOMScore sets how likely the kernel kills a process to free memory. A process that has
-// ended is no error.
+// SetOOMScore sets the likelihood that the kernel kills a process to free memory. A process that has
+// ended is not an error.
 func SetOOMScore(pid, score int) error {
 	err := os.WriteFile(Process(pid).Path("oom_score_adj"), []byte(strconv.Itoa(score)), 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {

@@ -315,8 +315,8 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 	return nil
 }
 
-// mountAppeared reports whether the mount exists, or may exist, whatever its child reported. Then
-// the answer is Success, or follows from the next observation.
+// mountAppeared reports whether the mount exists, or may exist, although its child failed. Then the
+// answer is Success, or follows from the next observation.
 func (l *lane) mountAppeared(ctx context.Context, s volume.Step, h *volume.Have) bool {
 	table, err := l.n.Observer.LookAt(ctx, s.Dir)
 	if err != nil {

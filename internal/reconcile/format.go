@@ -51,7 +51,7 @@ func (l *lane) recordFormat(ctx context.Context, s volume.Step, h *volume.Have) 
 		return err
 	}
 	l.stepLog(s).WithField("step", "record format").Info("done")
-	// mkfs may take an hour, and status shows what was observed last.
+	// mkfs may take an hour, and status shows the last observation.
 	seen := *h
 	seen.Record, seen.RecordType = volume.Formatting, s.FSType
 	l.n.Observer.Publish(l.uuid, seen)

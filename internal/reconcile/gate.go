@@ -11,7 +11,7 @@ import (
 )
 
 // commitMount is the last check before a mount appears: a request waits for it and is
-// not superseded, the directory is no mount point, nothing else has mounted the volume, the
+// not superseded, the directory is not a mount point, nothing else has mounted the volume, the
 // caller will see the mount, and the locks of its group are not lost. Once it returns nil,
 // the outcome of the mount is the only answer to the requests for it.
 func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) error {
@@ -43,8 +43,8 @@ func (l *lane) commitMount(ctx context.Context, s volume.Step, d volume.Device) 
 	return l.n.requests.Commit(l.uuid, l.nameNow(), s.Dir)
 }
 
-// tableFor returns the mount table for a check of what a caller would see at dir. It is read anew
-// for callers in other namespaces, since changes of mount propagation raise no event.
+// tableFor returns the mount table for a check whether a caller would see a mount at dir. For callers in
+// other namespaces it is read again, since changes of mount propagation raise no event.
 func (n *Node) tableFor(ctx context.Context, c Caller, dir string) (*mounttable.Table, error) {
 	if other, err := c.other(); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (c Caller) other() (bool, error) {
 }
 
 // wouldSee refuses a mount that a caller in another mount namespace would not see: no mount
-// of its own receives what is mounted at the target.
+// of its own receives a mount at the target.
 func (r Request) wouldSee(table *mounttable.Table) error {
 	dir := r.Target.Dir
 	if other, err := r.Caller.other(); err != nil || !other {
@@ -83,7 +83,7 @@ func (r Request) wouldSee(table *mounttable.Table) error {
 	if table.Appears(dir, theirs, r.Target.Name, sync.OnceValue(mounttable.AllGroups)) {
 		return nil
 	}
-	return volume.Errorf(volume.NotVisible, "the caller is in another mount namespace or chroot, and what is mounted on %s (on which %s lies) does not appear there: run flexd in kubelet's namespace; or give kubelet's container that mount with shared or slave propagation, and start it again", on.Dir, dir)
+	return volume.Errorf(volume.NotVisible, "the caller is in another mount namespace or chroot, and mounts on %s (on which %s lies) do not appear there: run flexd in kubelet's namespace; or give kubelet's container that mount with shared or slave propagation, and start it again", on.Dir, dir)
 }
 
 // sees refuses an existing mount that a caller in another mount namespace does not see.

@@ -27,7 +27,7 @@ type lane struct {
 
 	published atomic.Pointer[audit.View] // for readers without the lock
 
-	mu      sync.Mutex // guards what follows but the turn
+	mu      sync.Mutex // guards the following fields, except turnState
 	name    volume.Name
 	dropped bool // the node has forgotten it: its volume has another lane, or none
 	schedule
@@ -74,7 +74,7 @@ type disk struct {
 
 // A turnState has the fields that only the lane's goroutine uses.
 type turnState struct {
-	facts volume.FS         // what children found in this turn
+	facts volume.FS         // the results of children in this turn
 	disk  disk              // the device the facts are about
 	size  int64             // of that device, at the last look
 	table *mounttable.Table // of the last look

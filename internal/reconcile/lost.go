@@ -104,7 +104,7 @@ func (n *Node) vacate(ctx context.Context, vg string) error {
 	}
 	left, err := n.RemoveUnused(ctx, vg)
 	if err != nil && len(left) == 0 {
-		return volume.Errorf(volume.Unknown, "whether volumes of it are active is unknown: %w", err)
+		return volume.Errorf(volume.Unknown, "it is unknown whether its volumes are active: %w", err)
 	}
 	n.wakeGroup(vg) // leases end
 	if len(left) == 0 {

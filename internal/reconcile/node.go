@@ -32,7 +32,7 @@ import (
 type Provider interface {
 	asw.Provider
 	// Refresh prepares set-ups in a volume group that other nodes use, too: it checks the locks of
-	// the group, and reads the metadata anew, which other nodes may have changed.
+	// the group, and reads the metadata again, which other nodes may have changed.
 	Refresh(ctx context.Context, vg string) error
 	// Create creates a volume for pods of a namespace; "" = not known.
 	Create(ctx context.Context, lock string, name volume.Name, size int64, namespace string) error

@@ -15,7 +15,7 @@ type Request struct {
 	ID      string // unique among the requests that wait
 	Verb    volume.Verb
 	Title   string      // the frontend's name of the verb, for status
-	Name    volume.Name // not for Release, which finds what is mounted
+	Name    volume.Name // not for Release, which finds the mounts
 	UUID    volume.UUID // Reclaim only
 	Target  Target
 	Options Options
@@ -53,7 +53,7 @@ type Caller struct {
 // A MountNamespace may be another than flexd's own.
 type MountNamespace interface {
 	Other() (bool, error)              // whether it is
-	Table() (*mounttable.Table, error) // what is mounted there
+	Table() (*mounttable.Table, error) // its mount table
 }
 
 // A Result is the answer to a request.

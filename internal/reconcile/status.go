@@ -118,7 +118,7 @@ func (n *Node) findingsByVolume() map[string][]status.Finding {
 	return all
 }
 
-// Check audits every configured volume group anew, and reports where the metadata, the
+// Check audits every configured volume group again, and reports where the metadata, the
 // kernel's devices, the mount table and flexd's claims disagree. It changes nothing.
 func (n *Node) Check(ctx context.Context) status.Check {
 	check := status.Check{Node: n.Config.Get().NodeName, Version: n.Version}

@@ -24,7 +24,7 @@ func (l *lane) publish(turning bool) {
 	l.published.Store(v)
 }
 
-// views returns what the lanes published last.
+// views returns the last published views of the lanes.
 func (n *Node) views() (all []*audit.View) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -39,7 +39,7 @@ type drain struct {
 	over bool
 }
 
-// readyLine is what a gated child prints first.
+// readyLine is the first line that a gated child prints.
 const readyLine = "ready\n"
 
 // newDrain starts to read f. If ready is set and readyLine comes first, ready is closed, and the

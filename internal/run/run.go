@@ -85,7 +85,7 @@ type StuckError struct {
 	Pid   int
 	Since time.Time
 	Wchan string          // where in the kernel it waits, "" = not known
-	For   string          // what it waits for, as text, if the caller of Run knows; "" = not known
+	For   string          // the reason of its wait, as text, if the caller of Run knows it; "" = not known
 	Done  <-chan struct{} // closed when the child has ended
 }
 

@@ -32,8 +32,7 @@ const (
 // slowReader is how long a client that follows may not take an event before it is disconnected.
 const slowReader = 10 * time.Second
 
-// events answers with a part of the history, and with what is added to it if the client
-// follows.
+// events answers with a part of the history, and with later events if the client follows.
 func (s *Status) events(w http.ResponseWriter, r *http.Request, free func()) {
 	q, follow, err := eventQuery(r.URL.Query())
 	if err != nil {

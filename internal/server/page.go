@@ -28,8 +28,8 @@ var assets = map[string]asset{
 	"/page.js":  {pageScript, "text/javascript; charset=utf-8"},
 }
 
-// The browser loads and runs nothing else, and no text becomes markup: what the page shows
-// comes from pods and from programs.
+// The browser loads and runs nothing else, and no text becomes markup: the texts come from pods and
+// from programs.
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 

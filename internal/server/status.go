@@ -22,8 +22,8 @@ import (
 )
 
 // A Source provides the documents. Its methods are called concurrently. Check, Orphans and
-// Explain observe again; the others return the last observation at once, whatever operation runs on
-// a volume.
+// Explain observe again; the others return the last observation at once, and wait for no operation on a
+// volume.
 type Source interface {
 	List() status.List
 	VolumeDetail(vg, lv string) (status.VolumeDetail, bool)

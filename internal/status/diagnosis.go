@@ -31,7 +31,7 @@ type Examination struct {
 	Area     string   `json:"area"` // kubelet, driver, flexd, lvm, tools, kernel
 	Name     string   `json:"name"` // stable; several have the same name, if there are several kubelets
 	Result   string   `json:"result"`
-	Evidence string   `json:"evidence"` // what was found, and where
+	Evidence string   `json:"evidence"` // the finding and its place
 	Why      string   `json:"why"`      // why it matters
 	Remedy   []string `json:"remedy"`   // steps and commands, the safest first; empty if nothing is to be done
 }

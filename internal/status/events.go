@@ -12,7 +12,7 @@ import (
 
 // An EventTable prints events, also as they come.
 type EventTable struct {
-	Dated  bool // the times have dates, whatever the events are
+	Dated  bool // all times have dates
 	Follow bool // events come one by one: the columns are wide from the beginning
 
 	today  string

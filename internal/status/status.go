@@ -40,7 +40,7 @@ type Volume struct {
 
 	FilesystemSize       int64      `json:"filesystemSize,omitempty"` // bytes, as are the next two; 0 = not mounted, or not known
 	FilesystemUsed       int64      `json:"filesystemUsed,omitempty"`
-	FilesystemFree       int64      `json:"filesystemFree,omitempty"` // without what is reserved for root
+	FilesystemFree       int64      `json:"filesystemFree,omitempty"` // without the space reserved for root
 	Inodes               uint64     `json:"inodes,omitempty"`         // 0 = the filesystem makes them as needed
 	InodesUsed           uint64     `json:"inodesUsed,omitempty"`
 	FilesystemObservedAt *time.Time `json:"filesystemObservedAt,omitempty"` // when these were read
@@ -62,7 +62,7 @@ type Pod struct {
 type Wait struct {
 	Step   string    `json:"step"`
 	Since  time.Time `json:"since"`
-	Reason string    `json:"reason"` // what it waits for, with the remedy
+	Reason string    `json:"reason"` // with the remedy
 	Holder *Holder   `json:"holder,omitempty"`
 }
 
@@ -142,7 +142,7 @@ type Child struct {
 	Pid   int       `json:"pid"`
 	Wchan string    `json:"wchan,omitempty"`
 	Since time.Time `json:"since"`
-	Hint  string    `json:"hint"` // what an operator can do
+	Hint  string    `json:"hint"` // the remedy
 }
 
 // An Operation is one step that was done.
@@ -195,12 +195,12 @@ type Finding struct {
 	UUID          string    `json:"uuid"`
 	Dir           string    `json:"dir,omitempty"` // the mount point, or the copied file, that it is about
 	Message       string    `json:"message"`
-	Hint          string    `json:"hint"` // what an operator can do
+	Hint          string    `json:"hint"` // the remedy
 	Informational bool      `json:"informational"`
 	Since         time.Time `json:"since"` // when flexd saw it first
 }
 
-// Orphans is the answer of GET /v1/orphans: what `flexd release` can release.
+// Orphans is the answer of GET /v1/orphans: the orphans that `flexd release` can release.
 type Orphans struct {
 	Node    string    `json:"node"`
 	Version string    `json:"version"`
@@ -280,7 +280,7 @@ type Locks struct {
 	Type       string     `json:"type,omitempty"` // "sanlock" or "dlm"
 	State      string     `json:"state"`
 	Since      *time.Time `json:"since,omitempty"`  // of the state
-	Reason     string     `json:"reason,omitempty"` // why they are not started, or what is wrong nevertheless
+	Reason     string     `json:"reason,omitempty"` // why they are not started, or the problem of started ones
 	HostID     int        `json:"hostID,omitempty"`
 	HostName   string     `json:"hostName,omitempty"`
 	IOTimeout  float64    `json:"ioTimeout,omitempty"` // seconds
@@ -324,7 +324,7 @@ type Check struct {
 	Groups   []Checked `json:"groups"`        // as configured
 	Findings []Finding `json:"disagreements"` // sorted by VG, LV
 
-	RefusedCalls []RefusedCall `json:"refusedCalls"` // the newest first; they are no disagreements
+	RefusedCalls []RefusedCall `json:"refusedCalls"` // the newest first; they are not disagreements
 }
 
 // Judge returns the verdict.
@@ -347,7 +347,7 @@ func (c Check) Judge() string {
 type Checked struct {
 	VG       string  `json:"vg"`
 	Provider string  `json:"provider"`
-	Unknown  string  `json:"unknown,omitempty"` // what is unknown, and why
+	Unknown  string  `json:"unknown,omitempty"` // the unknown facts, and the reason
 	Volumes  int     `json:"volumes"`           // in the metadata, without LVM's own
 	Active   int     `json:"active"`            // that have a device
 	Seconds  float64 `json:"seconds"`           // that the look took

@@ -23,7 +23,7 @@ type Layout struct {
 	Color bool // of the states
 }
 
-// WriteTable prints one line per volume and what is wrong with the node. A table
+// WriteTable prints one line per volume and the problems of the node. A table
 // that is wider than the terminal names fewer pods, has its errors on lines of their
 // own, and is cut where that does not suffice.
 func WriteTable(w io.Writer, l List, now time.Time, how Layout) error {

@@ -80,8 +80,8 @@ func clock(t, now time.Time) string {
 	return t.Format(time.DateTime)
 }
 
-// plain makes any text one line that is safe on a terminal: messages quote what
-// tools printed, and names come from pod authors.
+// plain makes any text one line that is safe on a terminal: messages quote the output of tools, and
+// names come from pod authors.
 func plain(s string) string {
 	return strings.Map(func(c rune) rune {
 		switch {
