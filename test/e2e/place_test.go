@@ -338,7 +338,7 @@ func TestOtherNamespace(t *testing.T) {
 	h = newHost(t, func(h *host) {
 		h.Enter = h.unshared("private", `mount --bind "$0/kubelet" "$0/kubelet" && mount --make-shared "$0/kubelet"`)
 	})
-	h.refused(h.up(noAttach, v, p), "vg0/a: mount", "another mount namespace", h.Root, "does not appear there")
+	h.refused(h.up(noAttach, v, p), "vg0/a: mount", "another mount namespace", h.Root, "do not appear there")
 
 	// Shared with the caller, as in a pod with Bidirectional propagation.
 	h = newHost(t, func(h *host) {
@@ -379,7 +379,7 @@ func TestOtherNamespace(t *testing.T) {
 	}
 	h.ok(h.entered(below("slave"), "mount", dir, v.Blob(&p)))
 	h.ok(h.entered(below("slave"), "unmount", dir))
-	h.refused(h.entered(below("private"), "mount", dir, v.Blob(&p)), "does not appear there")
+	h.refused(h.entered(below("private"), "mount", dir, v.Blob(&p)), "do not appear there")
 	h.ok(h.call("mount", dir, v.Blob(&p)))
 	// An unmount does not reach this caller.
 	h.refused(h.inNamespace("private", "unmount", dir), "another mount namespace", "has a mount there", "umount "+dir)
