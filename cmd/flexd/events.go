@@ -79,7 +79,7 @@ func logsCommand(stdout io.Writer) *cli.Command {
 			if id == "" {
 				return usage("logs: name a call, such as flexd events shows; see flexd logs --help")
 			}
-			return eventsQuery{socket: c.String("socket"), stateDir: c.String("state-dir"), output: c.String("output")}.story(stdout, id)
+			return eventsQuery{socket: c.String("socket"), stateDir: c.String("state-dir"), output: c.String("output")}.call(stdout, id)
 		},
 	}
 }
@@ -248,8 +248,8 @@ func (q eventsQuery) stream(ctx context.Context, after uint64, each func(status.
 	}
 }
 
-// story prints the events of one call.
-func (q eventsQuery) story(stdout io.Writer, id string) error {
+// call prints the events of one call.
+func (q eventsQuery) call(stdout io.Writer, id string) error {
 	doc, err := q.ask(status.EventQuery{Call: id})
 	if err != nil {
 		return err
@@ -268,5 +268,5 @@ func (q eventsQuery) story(stdout io.Writer, id string) error {
 	if q.output == "json" {
 		return status.WriteJSON(stdout, doc)
 	}
-	return status.WriteStory(stdout, id, doc, time.Now())
+	return status.WriteCall(stdout, id, doc, time.Now())
 }

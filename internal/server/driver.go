@@ -26,7 +26,7 @@ const (
 	maxRefused       = 16                     // such clients at once; more get no answer
 	replyTime        = 10 * time.Second       // for a client to read its answer
 	shutdownGrace    = 500 * time.Millisecond // for the handlers to return at shutdown
-	rest             = 10 * time.Second       // without a call, after which memory goes back to the kernel
+	idleTime         = 10 * time.Second       // without a call, after which memory goes back to the kernel
 )
 
 // A Handler answers kubelet's calls. It is called concurrently, even before the daemon is ready.
@@ -54,15 +54,15 @@ func (d *Driver) Serve(ctx context.Context) error {
 	defer stop()
 
 	// Go would do it some minutes later, and bit by bit.
-	atRest := time.AfterFunc(rest, debug.FreeOSMemory)
-	defer atRest.Stop()
+	freeMemory := time.AfterFunc(idleTime, debug.FreeOSMemory)
+	defer freeMemory.Stop()
 
 	var all sync.WaitGroup
 	for {
 		conn, err := d.Listener.Accept()
 		switch {
 		case err == nil:
-			atRest.Reset(rest)
+			freeMemory.Reset(idleTime)
 			all.Go(func() { d.serveConn(ctx, conn.(*net.UnixConn)) })
 			continue
 		case ctx.Err() != nil:

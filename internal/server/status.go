@@ -197,14 +197,14 @@ func (s *Status) page(path string) (code int, doc any, err error) {
 	if !ok || !two || err1 != nil || err2 != nil || vg == "" || lv == "" || strings.Contains(escapedLV, "/") {
 		return http.StatusNotFound, nil, errNotFound
 	}
-	story, ok := s.Source.VolumeDetail(vg, lv)
+	detail, ok := s.Source.VolumeDetail(vg, lv)
 	if !ok {
 		if vg == "-" {
 			return http.StatusNotFound, nil, fmt.Errorf("flexd knows no volume with the uuid %s: nothing has asked for it here; a name is written VG/LV", lv)
 		}
 		return http.StatusNotFound, nil, fmt.Errorf("flexd knows no volume %s/%s: nothing has asked for it here", vg, lv)
 	}
-	return http.StatusOK, story, nil
+	return http.StatusOK, detail, nil
 }
 
 type health struct {

@@ -79,7 +79,7 @@ type Events struct {
 // An EventQuery selects events. A zero field restricts nothing.
 type EventQuery struct {
 	Target string // as in Selection
-	Call   string // the story of a call: its id, or the id in kubelet's event
+	Call   string // a call: its id, or the id in kubelet's event
 	Since  time.Time
 	After  uint64 // ids above this one
 	Before uint64 // ids below this one

@@ -173,8 +173,8 @@ func (d Events) problems() (text string) {
 	return text
 }
 
-// WriteStory prints the events of one call in order.
-func WriteStory(w io.Writer, id string, d Events, now time.Time) error {
+// WriteCall prints the events of one call in order.
+func WriteCall(w io.Writer, id string, d Events, now time.Time) error {
 	var b strings.Builder
 	all := slices.Concat(d.Events, d.Waiting)
 	dated := otherDay(all, now)
@@ -211,7 +211,7 @@ func WriteStory(w io.Writer, id string, d Events, now time.Time) error {
 	var lines []line
 	for _, e := range all {
 		if e.Type != CallEvent {
-			lines = append(lines, line{e.Time, e.moment(own)})
+			lines = append(lines, line{e.Time, e.forCall(own)})
 			continue
 		}
 		begun := e.Time
@@ -247,8 +247,8 @@ func also(text string) string {
 	return "; " + text
 }
 
-// moment describes an event in the story of the call own.
-func (e *Event) moment(own string) string {
+// forCall describes an event among those of the call own.
+func (e *Event) forCall(own string) string {
 	if e.Type == FlexdEvent {
 		return "flexd " + e.message()
 	}

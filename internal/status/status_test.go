@@ -230,10 +230,10 @@ func TestGolden(t *testing.T) {
 			return WriteEvents(b, Events{Events: events().Events[2:5], More: true, Problems: []string{"the history cannot be written"}}, now)
 		}},
 		{"events-none", func(b *strings.Builder) error { return WriteEvents(b, Events{Oldest: &events().Events[0].Time}, now) }},
-		{"logs", func(b *strings.Builder) error { return WriteStory(b, "c1", Events{Events: events().Events[2:6]}, now) }},
-		{"logs-answer", func(b *strings.Builder) error { return WriteStory(b, "0123", Events{Events: events().Events[6:]}, now) }},
+		{"logs", func(b *strings.Builder) error { return WriteCall(b, "c1", Events{Events: events().Events[2:6]}, now) }},
+		{"logs-answer", func(b *strings.Builder) error { return WriteCall(b, "0123", Events{Events: events().Events[6:]}, now) }},
 		{"logs-waits", func(b *strings.Builder) error {
-			return WriteStory(b, "c4", Events{Events: events().Events[1:2], Waiting: events().Waiting}, now)
+			return WriteCall(b, "c4", Events{Events: events().Events[1:2], Waiting: events().Waiting}, now)
 		}},
 		{"list.json", func(b *strings.Builder) error { return WriteJSON(b, volumes()) }},
 		{"story.json", func(b *strings.Builder) error { return WriteJSON(b, story()) }},
