@@ -78,7 +78,7 @@ func (a *Auditor) lookAtPools() {
 		any = any || len(names) > 0
 		states, err := a.Pools[vg].PoolStates(vg, names)
 		if err != nil {
-			a.Log.WithField("vg", vg).WithError(err).Warn("thin pools cannot be looked at")
+			a.Log.WithField("vg", vg).WithError(err).Warn("thin pools cannot be inspected")
 		}
 		for _, one := range states {
 			a.noticePool(one)

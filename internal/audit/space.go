@@ -135,7 +135,7 @@ func (s *group) spaceOf(vg *config.VolumeGroup, g *status.Group) {
 		switch {
 		case d.Missing:
 			one.Problem = "it is missing"
-		case d.Fenced:
+		case d.NotAllocatable:
 			one.Problem = "it is not allocatable: pvchange -xy " + d.Device
 		}
 		g.Disks = append(g.Disks, one)

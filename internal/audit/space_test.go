@@ -89,7 +89,7 @@ func TestSpace(t *testing.T) {
 		want("full", status.GroupFull, "no space", 100, 0)
 		g.space.Unusable = true
 		want("unusable", status.GroupUnusable, "no space", 100, 0)
-		g.space = volume.Space{Size: 100, Free: 1, Largest: 1, Disks: []volume.Disk{{Device: "/dev/sda", Fenced: true}, {Missing: true}}}
+		g.space = volume.Space{Size: 100, Free: 1, Largest: 1, Disks: []volume.Disk{{Device: "/dev/sda", NotAllocatable: true}, {Missing: true}}}
 		name := func(lv string) volume.Name { return volume.Name{VG: "vg0", LV: lv} }
 		g.pools = []lvm.Pool{
 			{Name: name("fast"), Active: true, Mode: "rw", Size: 100, MetaSize: 9, Data: lvm.Usage{Used: 85, Total: 100}, Metadata: lvm.Usage{Used: 2, Total: 9}},

@@ -19,7 +19,7 @@ func TestRememberCommit(t *testing.T) {
 			t.Fatalf("it waits for %q: %v", committed, err)
 		}
 		answered := func() bool { return len(r.Answered()) > 0 }
-		q.Refuse("uuid", "c1", errors.New("its device could not be looked at"))
+		q.Refuse("uuid", "c1", errors.New("its device could not be inspected"))
 		q.Abandon(r, Answer{Err: errors.New("the look failed")})
 		if answered() || len(q.Free("uuid")) > 0 {
 			t.Error("it was answered before the outcome was known")

@@ -34,7 +34,7 @@ func (s *facts) dmOnly() {
 		hint = "undo that. What is mounted stays, and flexd unmounts it; until then it mounts the volume for no further pod"
 	}
 	if s.lvm() {
-		hint = fmt.Sprintf("it was removed, or the metadata is an older one: vgcfgrestore --list %s. Copy the data off first if it is needed; then, once nothing uses it: dmsetup remove %s", s.g.Name, s.device.Kernel)
+		hint = fmt.Sprintf("it was removed, or the metadata is an older version: vgcfgrestore --list %s. Copy the data off first if it is needed; then, once nothing uses it: dmsetup remove %s", s.g.Name, s.device.Kernel)
 	}
 	switch {
 	case s.device.Namesake:
@@ -100,7 +100,7 @@ func Remedy(misplaced, group string) string {
 	if strings.HasSuffix(misplaced, Enlarged) {
 		return "if lvextend or dmeventd was interrupted, repeat that extension, and neither restore nor refresh anything. Only if older metadata was restored: " + restore
 	}
-	return "the metadata may be an older one: " + restore
+	return "the metadata may be an older version: " + restore
 }
 
 func restore(group string) string {

@@ -14,9 +14,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Activate activates lv, and makes sure that LVM's link leads to its device. Volumes that
-// are activated at the same time share a command; each gets its own error. The command
-// holds the lock of its group, not that of the volume's lane.
+// Activate activates lv, and makes sure that LVM's link leads to its device. Volumes that are
+// activated at the same time share a command; each gets its own error. The command holds the lock
+// file of its group, not that of the volume's lane.
 func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 	g, err := p.configured(lv.Name.VG)
 	if err != nil {
@@ -32,7 +32,7 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 		return nil
 	}
 	if d.Activity != volume.Active || d.Unlocked {
-		if err := g.settled(ctx, lv); err != nil {
+		if err := g.canActivate(ctx, lv); err != nil {
 			return fmt.Errorf("activate: %w", err)
 		}
 		m, err := g.activate(ctx, lv, d)
@@ -60,12 +60,11 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 	return p.ensureLink(ctx, g, lv, m)
 }
 
-// ensureLink repairs the link to a device. LVM does not repair it when it activates an
-// active volume.
+// ensureLink repairs the link to a device, which LVM does not do for an active volume.
 func (p *Provider) ensureLink(ctx context.Context, g *group, lv volume.LV, m devmapper.Mapped) error {
 	name, layer, ok := parseDMName(m.Name)
 	if !ok || layer != "" {
-		return fmt.Errorf("activate: device-mapper calls the device of %s %q, which is no name of LVM's", lv.Name, m.Name)
+		return fmt.Errorf("activate: device-mapper calls the device of %s %q, which is not an LVM name", lv.Name, m.Name)
 	}
 	if p.Leads(p.link(name), m.Number) {
 		return nil
@@ -80,11 +79,11 @@ func (p *Provider) ensureLink(ctx context.Context, g *group, lv volume.LV, m dev
 	case now.Activity != volume.Active:
 		return fmt.Errorf("activate: the device of %s disappeared", lv.Name)
 	case plainFile(p.link(name)):
-		return fmt.Errorf("activate: %s is a plain file, not a link to %s: something has written to it while the volume was inactive; move it away (mv), then ask again", p.link(name), p.node(m))
+		return fmt.Errorf("activate: %s is a plain file, not a link to %s: a program wrote to it while the volume was inactive; move it away (mv), then ask again", p.link(name), p.node(m))
 	case said != nil:
 		return fmt.Errorf("activate: %s does not lead to %s: %w", p.link(name), p.node(m), said)
 	}
-	return fmt.Errorf("activate: %s does not lead to %s, and vgmknodes did not repair it: is there another file with that name?", p.link(name), p.node(m))
+	return fmt.Errorf("activate: %s does not lead to %s, and vgmknodes did not repair the link: is there another file with that name?", p.link(name), p.node(m))
 }
 
 func plainFile(path string) bool {
@@ -95,7 +94,7 @@ func plainFile(path string) bool {
 // explainFailure checks whether a command failed because the volume has changed or its thin pool
 // has failed.
 func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) error {
-	if ofAll(err) || errors.As(err, new(*volume.WaitError)) || errors.As(err, new(*run.LockedError)) || ctx.Err() != nil {
+	if concernsGroup(err) || errors.As(err, new(*volume.WaitError)) || errors.As(err, new(*run.LockedError)) || ctx.Err() != nil {
 		return err
 	}
 	g.invalidate() // outdated metadata may be the cause
@@ -124,7 +123,7 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 	l := f.LVs[lv.Name.LV]
 	// A pool can be active without its volumes. The origin of a thick snapshot may be thin.
 	below := f.LVs[cmp.Or(l.Pool, f.LVs[l.Origin].Pool)]
-	if why := g.p.inTheWay(f, l.Name, below.Name); why != "" {
+	if why := g.p.activationBlocker(f, l.Name, below.Name); why != "" {
 		return fmt.Errorf("%w: %s", err, why)
 	}
 	if below.thinPool() {
@@ -167,7 +166,7 @@ func (g *group) mayReload(ctx context.Context, l Logical, name volume.Name) erro
 	for _, word := range strings.FieldsFunc(list, func(r rune) bool { return strings.ContainsRune(`[]", `, r) }) {
 		tag, isTag := strings.CutPrefix(word, "@")
 		if word == name.VG || word == name.String() || isTag && (tag == "*" || slices.Contains(tags, tag)) {
-			return volume.Errorf(volume.Conflict, "%s in lvm.conf has %q, and LVM would make the device of %s read-only under its pods: take that out of the list first", setting, word, name)
+			return volume.Errorf(volume.Conflict, "%s in lvm.conf has %q, and LVM would make the device of %s read-only while pods use it: remove that entry from the list first", setting, word, name)
 		}
 	}
 	return nil

@@ -19,7 +19,7 @@ type kind uint8
 const (
 	activate  kind = iota + 1
 	exclusive      // activate in a shared group
-	readers        // the same, on several nodes at once
+	readers        // activate in a shared group, for reading on several nodes
 	deactivate
 	makeNodes
 	tagging
@@ -33,7 +33,7 @@ func (k kind) locks() bool { return k == exclusive || k == readers }
 
 var steps = map[kind]string{activate: "activate", exclusive: "activate", readers: "activate", deactivate: "deactivate", makeNodes: "make device nodes", tagging: "tag"}
 
-// commands are without the volumes. tagging has several.
+// commands has the words of each command before the volumes. tagging runs several commands.
 var commands = map[kind][]string{
 	activate:   {"lvchange", "-y", "-ay", "-K"},
 	exclusive:  {"lvchange", "-y", "-aey", "-K"},
@@ -62,15 +62,14 @@ type member struct {
 // the kernel's limit of 128 KiB for an argument.
 const maxBatchMembers = 900
 
-// join runs the command for a volume, together with other volumes of the group that wait
-// for the same command. It returns this volume's own error, and its device after an
-// activation. It returns early when ctx is done; even then begin refuses the volume
-// until the command has ended.
+// join runs the command for a volume, together with other volumes of the group that wait for the
+// same command. It returns this volume's own error, and its device after an activation. If ctx is
+// done it returns before the command ends; begin refuses the volume until then.
 func (g *group) join(ctx context.Context, k kind, name volume.Name, uuid volume.UUID) (devmapper.Mapped, error) {
 	return g.share(ctx, k, &member{name: name, uuid: uuid})
 }
 
-// share is join for a member that also has the fields of its kind of command.
+// share is join for a member with further fields.
 func (g *group) share(ctx context.Context, k kind, m *member) (devmapper.Mapped, error) {
 	if err := g.blocked(); err != nil {
 		return devmapper.Mapped{}, err
@@ -130,8 +129,8 @@ func (g *group) runBatch(k kind) {
 	}
 }
 
-// runTurn runs the command for the members, unless err says that they have no turn. It returns
-// those that may succeed alone; the others have their results.
+// runTurn runs the command for the members, or ends them with err if they did not get the turn. It
+// returns the members that may succeed alone; the others have their results.
 func (g *group) runTurn(k kind, members []*member, release func(), err error) (failed []*member) {
 	if err != nil {
 		for _, m := range members {
@@ -143,8 +142,8 @@ func (g *group) runTurn(k kind, members []*member, release func(), err error) (f
 	release()
 	for _, m := range members {
 		own := g.verify(k, m, err, said)
-		if own == nil || len(members) == 1 || ofAll(err) || refused(said, m) {
-			g.giveBack(k, m, own)
+		if own == nil || len(members) == 1 || concernsGroup(err) || refused(said, m) {
+			g.releaseLock(k, m, own)
 			g.p.end(m, own)
 		} else {
 			failed = append(failed, m)
@@ -153,15 +152,14 @@ func (g *group) runTurn(k kind, members []*member, release func(), err error) (f
 	return failed
 }
 
-// ofAll reports whether the error concerns all volumes of the group, so that a retry with one
-// volume would fail as well.
-func ofAll(err error) bool {
+// concernsGroup reports whether the error concerns all volumes of the group, so that a retry with
+// one volume would fail as well.
+func concernsGroup(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.ofGroup() || hangs(err) || errors.As(err, new(*BlockedError))
 }
 
-// runTogether runs one command for the members, and returns what it said. The caller has the
-// turn.
+// runTogether runs one command for the members, and returns its messages. The caller has the turn.
 func (g *group) runTogether(k kind, members []*member) (said []byte, err error) {
 	if k == tagging {
 		return nil, g.writeTags(members)
@@ -175,8 +173,8 @@ func (g *group) runTogether(k kind, members []*member) (said []byte, err error) 
 		defer g.invalidate()
 	}
 	if g.shared() && k != makeNodes {
-		for _, m := range members { // the lock is owed until it is given back
-			g.p.owe(m.uuid, true)
+		for _, m := range members {
+			g.p.setMayHoldLock(m.uuid, true)
 		}
 	}
 	res, err := g.change(steps[k], batchArgs(k, members), time.Duration(len(members))*perMember)
@@ -223,7 +221,7 @@ func (g *group) verify(k kind, m *member, cmdErr error, said []byte) error {
 	if k.locks() {
 		if err := lockFailure(k, m, cmdErr, said); err != nil {
 			if refused(said, m) {
-				g.p.owe(m.uuid, false)
+				g.p.setMayHoldLock(m.uuid, false)
 			}
 			return err
 		}
@@ -234,12 +232,12 @@ func (g *group) verify(k kind, m *member, cmdErr error, said []byte) error {
 			g.noteLock(k, m)
 		}
 		return nil
-	case k == deactivate && !found && keptLock(said, m):
-		return fmt.Errorf("deactivate: its device is gone, but LVM could not give back its lock, so that other nodes are refused (%s): when lvmlockd works again, lvchange -an %s", meaning(said), m.name)
+	case k == deactivate && !found && unlockFailed(said, m):
+		return fmt.Errorf("deactivate: its device is gone, but LVM could not release its lock, so that other nodes are refused (%s): when lvmlockd works again, lvchange -an %s", oneLine(said), m.name)
 	case k == deactivate && !found && g.shared() && cmdErr != nil:
 		return fmt.Errorf("deactivate: its device is gone, and LVM may have kept its lock: %w", cmdErr)
 	case k == deactivate && !found:
-		g.p.owe(m.uuid, false)
+		g.p.setMayHoldLock(m.uuid, false)
 		return nil
 	case cmdErr != nil:
 		return fmt.Errorf("%s: %w", steps[k], cmdErr)

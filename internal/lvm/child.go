@@ -6,8 +6,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Child is the child's side of the provider: it does op, prints one JSON line,
-// and returns the exit status. ok is false if op is none of this package's.
+// Child runs an operation of this package in a child process: it prints one JSON line, and returns
+// the exit status. ok is false if op is not an operation of this package.
 func Child(op string, arg []byte) (code int, ok bool) {
 	if op != "lvm-holders" {
 		return 0, false

@@ -335,7 +335,7 @@ func TestUnwatchedDisk(t *testing.T) {
 			t.Errorf("%s: at once: %q", path, got)
 		}
 		g.mu.Lock()
-		g.at = g.at.Add(-unwatched)
+		g.at = g.at.Add(-unwatchedFactsAge)
 		g.mu.Unlock()
 		f.lookUp(p, "v0")
 		if got := f.commands(); len(got) != want {

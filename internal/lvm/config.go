@@ -22,20 +22,19 @@ var DefaultFilter = []string{"r|^/dev/loop|", "r|^/dev/nbd|", "r|^/dev/drbd|"}
 
 const configDeadline = 20 * time.Second
 
-// A configuration is passed to every command with --config. It replaces the host's filter, which
-// may reject the legs of a multipath device; so it contains the host's filter as well. The host's
-// filter is read again when the host's files have changed: a disk that was added would be missing
-// otherwise.
+// A configuration is passed to every command with --config. It replaces the host's filter, and so
+// contains it, because the host's filter may reject the paths of a multipath device. The host's filter
+// is read again after a change of the host's files: an added disk would be missing otherwise.
 type configuration struct {
-	filter []string // as configured; nil = the default and the host's
+	filter []string // as configured; nil = DefaultFilter and the host's filter
 
-	reading  chan struct{} // of size 1, and full while a caller reads what follows, which may start a command
-	files    string        // the state of the host's files before the following were read
-	elements []string      // quoted, nil = not known yet
+	reading  chan struct{} // a semaphore of size 1 for the fields below; a reader may start a command
+	files    string        // the state of the host's files before elements and file were read
+	elements []string      // of the filter, quoted; nil = not known yet
 	file     *string       // the devices file that the host uses, "" = none, nil = not known yet
 }
 
-// take returns when no other caller reads the configuration.
+// take waits until no other caller reads the configuration.
 func (c *configuration) take(ctx context.Context) (release func(), err error) {
 	select {
 	case c.reading <- struct{}{}:
@@ -48,12 +47,12 @@ func (c *configuration) take(ctx context.Context) (release func(), err error) {
 // A scope limits the disks that a command may read.
 type scope struct {
 	config   string
-	devices  []string // all others appear missing; nil = no limit
+	devices  []string // LVM sees only these disks; nil = all
 	excluded []string // disks that do not respond
-	unsure   []string // of these, those that may belong to the group
+	unsure   []string // the excluded disks that may belong to the group
 }
 
-// plainOutput overrides what the host's lvm.conf adds to each line of a command's output.
+// plainOutput overrides settings of the host's lvm.conf that add text to each line of output.
 const plainOutput = `log{prefix="" command_names=0 report_command_log=0}`
 
 // words returns the options of a command, with additional configuration.
@@ -65,8 +64,8 @@ func (s scope) words(more string) []string {
 	return words
 }
 
-// forgetChanged forgets what was read before the last change of the host's files. The caller
-// holds mu.
+// forgetChanged drops the cached values if the host's files have changed. The caller has the
+// semaphore.
 func (c *configuration) forgetChanged(lvmDir string) {
 	paths, _ := filepath.Glob(filepath.Join(lvmDir, "*.conf")) // lvm.conf, lvmlocal.conf, those of host tags
 	var files strings.Builder
@@ -102,10 +101,10 @@ func (c *configuration) get(ctx context.Context, r run.Runner, lvmDir string) ([
 	return filter, nil
 }
 
-// scopeOf returns the scope of a command for a group. LVM reads the label of every accepted
-// disk, for a command about any group: other disks that do not respond are excluded, or all
-// groups would hang. With a devices file LVM ignores filters; then the command gets only
-// the known disks of its group, or those of the file that respond.
+// scopeOf returns the scope of a command for a group. For a command on any group, LVM reads the
+// labels of all accepted disks, so scopeOf excludes other disks that do not respond. With a devices
+// file LVM ignores filters: then the command gets only the known disks of its group, or the disks in
+// the file that respond.
 func (p *Provider) scopeOf(ctx context.Context, g *group) (scope, error) {
 	filter, err := p.config.get(ctx, p.Runner, p.lvmDir)
 	if err != nil {
@@ -124,12 +123,12 @@ func (p *Provider) scopeOf(ctx context.Context, g *group) (scope, error) {
 			if s.devices = g.disks(); len(s.devices) == 0 {
 				s.devices = without(entries, s.excluded)
 			}
-			if len(s.devices) == 0 { // without --devices LVM would read all
+			if len(s.devices) == 0 { // without --devices LVM would read all disks
 				return scope{}, s.incomplete()
 			}
 		}
 	}
-	filter = append(quoted(reject(p.names(s.excluded))), filter...)
+	filter = append(quoted(reject(p.allNames(s.excluded))), filter...)
 	s.config = "devices{scan_lvs=0 filter=[" + strings.Join(filter, ",") + "]} " + plainOutput
 	return s, nil
 }
@@ -144,8 +143,8 @@ func (s scope) incomplete() error {
 	return fmt.Errorf("PVs are missing, and LVM does not read these disks, which do not respond: %s; look at them and at dmesg", unsure)
 }
 
-// reject returns the elements of a filter that reject disks. It skips a path with a special
-// character of patterns, which no disk has.
+// reject returns the elements of a filter that reject disks. It skips paths with special characters
+// of patterns: no disk has such a path.
 func reject(paths []string) (elements []string) {
 	for _, path := range paths {
 		if strings.Trim(path, pathCharacters) == "" {
@@ -184,8 +183,7 @@ func hostFilter(ctx context.Context, r run.Runner) ([]string, error) {
 	return host, nil
 }
 
-// devicesFile returns the name of the devices file that the host uses, "" if it
-// uses none.
+// devicesFile returns the name of the devices file that the host uses; "" = none.
 func (c *configuration) devicesFile(ctx context.Context, r run.Runner) (string, error) {
 	release, err := c.take(ctx)
 	if err != nil {

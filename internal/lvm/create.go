@@ -12,10 +12,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Create creates a blank, active volume of at least size bytes. A tag marks it during the
-// creation, so that it is not used as a volume; after an interrupted creation the volume is
-// found by that tag and completed. Nothing is ever replaced, except what was never active: a RAID, or
-// a thin volume that its pool does not have.
+// Create creates a blank, active volume of at least size bytes. A tag marks the volume during the
+// creation, so that it is not used; an interrupted creation is found by that tag, and completed. It
+// replaces only a volume that was never active: a RAID, or a thin volume that its pool does not have.
 func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, size int64, namespace string) error {
 	g, err := p.configured(name.VG)
 	if err != nil {
@@ -61,7 +60,7 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 		return fmt.Errorf("%s cannot be completed: %s", name, f.refusal(l))
 	}
 	lv := volume.LV{Name: name, UUID: l.UUID}
-	activated := made // by this call, and not by an operator after an interrupted creation
+	activated := made // whether this call activates it, not an operator after an interrupted creation
 	if !made {
 		d, err := p.Device(ctx, lv)
 		activated = err == nil && d.Activity == volume.Inactive
@@ -79,7 +78,7 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	if err == nil || hangs(err) || !activated {
 		return err
 	}
-	// Without a lease, no other code would deactivate it.
+	// It has no lease, so no other code would deactivate it.
 	if d, derr := p.Device(ctx, lv); derr == nil && d.Activity == volume.Active {
 		if derr := p.Deactivate(ctx, lock, lv, d); derr != nil {
 			return fmt.Errorf("%w; it stays active: %v", err, derr)
@@ -88,7 +87,7 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	return err
 }
 
-// EndCreation deactivates a volume whose creation was interrupted, and gives back its lock.
+// EndCreation deactivates a volume whose creation was interrupted, and releases its lock.
 func (p *Provider) EndCreation(ctx context.Context, lock string, name volume.Name) error {
 	g, err := p.configured(name.VG)
 	if err != nil {
@@ -103,7 +102,7 @@ func (p *Provider) EndCreation(ctx context.Context, lock string, name volume.Nam
 		return nil
 	}
 	lv := volume.LV{Name: name, UUID: l.UUID}
-	p.owe(lv.UUID, true)
+	p.setMayHoldLock(lv.UUID, true)
 	d, err := p.Device(ctx, lv)
 	if err != nil {
 		return err
@@ -111,7 +110,7 @@ func (p *Provider) EndCreation(ctx context.Context, lock string, name volume.Nam
 	return p.Deactivate(ctx, lock, lv, d)
 }
 
-// CanCreate returns why Create would refuse a volume that does not exist. It changes nothing.
+// CanCreate returns why Create would refuse to create the volume. It changes nothing.
 func (p *Provider) CanCreate(ctx context.Context, name volume.Name, size int64, namespace string) error {
 	g, err := p.configured(name.VG)
 	if err != nil {
@@ -135,7 +134,7 @@ func (p *Provider) CanCreate(ctx context.Context, name volume.Name, size int64, 
 	return g.canAllocate(ctx, f, g.p.Groups[g.name].ThinPool != "")
 }
 
-// lookFit is look for a creation: it fails if the configuration does not allow the group's use.
+// lookFit is look for a creation: it fails if the configuration does not fit the group.
 func (g *group) lookFit(ctx context.Context) (f *Facts, kept bool, err error) {
 	if f, kept, err = g.look(ctx, false); err == nil && f.unfit != "" {
 		return nil, false, volume.Errorf(volume.Unusable, "%s", f.unfit)
@@ -169,7 +168,7 @@ func (g *group) create(ctx context.Context, name volume.Name, size int64, namesp
 		return err
 	}
 	defer release()
-	// Also what was created before this turn, and what no event has reported.
+	// A fresh report, since changes before this turn may not have been reported by events.
 	f, _, err := g.look(ctx, true)
 	if err != nil {
 		return err
@@ -214,7 +213,7 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 	if f.extents(size)*f.ExtentSize > l.Size {
 		err := g.p.extend(ctx, lv, size, l.Pool == "")
 		if err == nil {
-			_, l, err = g.now(ctx, lv)
+			_, l, err = g.readVolume(ctx, lv)
 		}
 		if err == nil {
 			err = g.blank(ctx, lock, lv, l)
@@ -223,8 +222,8 @@ func (g *group) finish(ctx context.Context, lock string, f *Facts, l Logical, si
 			return err
 		}
 	}
-	// Not active after a boot: the contents, and the names in them, are those of pods.
-	// lvcreate refuses this option for thin volumes and RAIDs.
+	// No autoactivation at boot, because pods control the contents and the labels in them. lvcreate
+	// refuses this option for thin volumes and RAIDs.
 	const option = "--setautoactivation"
 	tags := []string{"--deltag", tagCreating, "--addtag", tagCreated}
 	if tag, from := l.blank(); from > 0 {
@@ -257,7 +256,7 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 		case f.unlocked != nil:
 			return f.unlocked
 		case !f.lv(l.UUID).creating():
-			return fmt.Errorf("%s was completed, or removed, by another node meanwhile", lv.Name)
+			return fmt.Errorf("%s was meanwhile completed or removed by another node", lv.Name)
 		}
 		l = f.lv(l.UUID)
 	}
@@ -265,8 +264,8 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 	if err != nil {
 		return err
 	}
-	if d.Unusable { // for example because it lies on the device of a volume that the metadata does not have
-		if before.Activity == volume.Inactive { // it would be unknown to the newest metadata
+	if d.Unusable { // for example because it overlaps the device of a volume that the metadata does not have
+		if before.Activity == volume.Inactive { // otherwise the newest metadata would not have this device
 			if err := g.deactivate(ctx, lv.Name, lv.UUID); err != nil {
 				d.Reason += "; nor could it be deactivated: " + err.Error()
 			}
@@ -277,7 +276,7 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 		return fmt.Errorf("%s was created, but LVM activates it read-only: change activation/read_only_volume_list in lvm.conf, then retry", lv.Name)
 	}
 	ops := mount.Ops{Runner: g.p.Runner}
-	if _, from := l.blank(); from > 0 { // it was zeroed up to there, and what was added may have signatures
+	if _, from := l.blank(); from > 0 { // it was zeroed up to there; the added space may have signatures
 		err = ops.ZeroFrom(ctx, lock, d, from)
 	}
 	zero := ops.Zero
@@ -290,15 +289,15 @@ func (g *group) blank(ctx context.Context, lock string, lv volume.LV, l Logical)
 	if refusal, ok := errors.AsType[*mount.Refusal](err); ok {
 		return &mount.Refusal{
 			What: fmt.Sprintf("flexd's creation of %s was interrupted (tag %s), and now %s", lv.Name, tagCreating, refusal.What),
-			Hint: fmt.Sprintf("look at it first: lvchange -ay %[2]s; blkid -p /dev/%[2]s. To use it as it is: lvchange --deltag %[1]s %[2]s; only if nothing in it is needed: lvremove %[2]s", tagCreating, lv.Name),
+			Hint: fmt.Sprintf("look at its contents first: lvchange -ay %[2]s; blkid -p /dev/%[2]s. To use it as it is: lvchange --deltag %[1]s %[2]s; only if nothing in it is needed: lvremove %[2]s", tagCreating, lv.Name),
 		}
 	}
 	return err
 }
 
-// checkSpace refuses, before a command runs and with numbers, a size that does not fit or exceeds
-// the limits of the group. The computed need is exact for linear volumes, and a lower bound for
-// other types.
+// checkSpace refuses a size that does not fit or exceeds the limits of the group, before a command
+// runs and with numbers. The computed space is exact for linear volumes, and a lower bound for other
+// types.
 func (g *group) checkSpace(f *Facts, name volume.Name, size int64, namespace string) error {
 	wanted := f.extents(size) * f.ExtentSize
 	if err := g.admit(f, true, namespace, volume.Amount{Volumes: 1, Size: wanted}); err != nil {
@@ -306,7 +305,7 @@ func (g *group) checkSpace(f *Facts, name volume.Name, size int64, namespace str
 	}
 	pool := g.p.Groups[g.name].ThinPool
 	if pool == "" {
-		if _, fenced := f.fenced(); wanted > f.Free-fenced {
+		if _, held := f.notAllocatable(); wanted > f.Free-held {
 			return f.spaceError(wanted, "")
 		}
 		return nil
@@ -316,7 +315,7 @@ func (g *group) checkSpace(f *Facts, name volume.Name, size int64, namespace str
 	case !ok:
 		return fmt.Errorf("there is no thin pool %s/%s, in which the configuration creates %s", g.name, pool, name)
 	case !l.thinPool():
-		return fmt.Errorf("%s/%s is no thin pool", g.name, pool)
+		return fmt.Errorf("%s/%s is not a thin pool", g.name, pool)
 	case !l.Zeroes && g.p.Groups[g.name].ZeroAll:
 		return fmt.Errorf("thin pool %s/%s does not zero new blocks, and the configuration says `zero: all`: lvchange --zero y %[1]s/%[2]s", g.name, pool)
 	}

@@ -14,14 +14,14 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Deactivate deactivates lv, and gives back the lock that an interrupted command may have
-// left. An inactive volume is success; a device in use gives a
-// *mount.BusyError. It finds the device by uuid, so a rename of the volume does not matter.
+// Deactivate deactivates lv, and releases the lock that an interrupted command may have left. An
+// inactive volume is success; for a device in use it returns a *mount.BusyError. It finds the device
+// by uuid, so a rename of the volume does not matter.
 //
-// LVM deactivates the device's relatives, too. The caller accepts that for the relatives in d.
+// LVM also deactivates the device's relatives. The caller has checked the relatives in d.
 func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
 	if !IsUUID(lv.UUID) {
-		return fmt.Errorf("deactivate: %q is no uuid of LVM's", lv.UUID)
+		return fmt.Errorf("deactivate: %q is not an LVM uuid", lv.UUID)
 	}
 	m, found, err := p.find(lv.UUID)
 	switch {
@@ -38,7 +38,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	}
 	name, layer, ok := parseDMName(m.Name)
 	if !ok || layer != "" {
-		return fmt.Errorf("deactivate: device-mapper calls the device of %s %q, which is no name of LVM's: it was renamed by hand", lv.Name, m.Name)
+		return fmt.Errorf("deactivate: device-mapper calls the device of %s %q, which is not an LVM name: it was renamed by hand", lv.Name, m.Name)
 	}
 	if p.Lost != nil && p.Lost(name.VG) {
 		if _, err = p.RemoveUnused(ctx, name.VG); err == nil {
@@ -69,14 +69,14 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	}
 	if g.shared() && p.Locks != nil {
 		if err := p.Locks.CanUnlock(ctx, g.name); err != nil {
-			return fmt.Errorf("deactivate: it stays active until its lock can be given back: %w", err)
+			return fmt.Errorf("deactivate: it stays active until its lock can be released: %w", err)
 		}
 	}
 	err = g.deactivate(ctx, name, lv.UUID)
 	if err == nil && fenced(m) {
 		return p.removeFenced(ctx, g.name)
 	}
-	if err == nil || ofAll(err) || ctx.Err() != nil {
+	if err == nil || concernsGroup(err) || ctx.Err() != nil {
 		return err
 	}
 	if m, found, ferr := p.find(lv.UUID); ferr == nil && found && m.Open > 0 {
@@ -85,8 +85,8 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	return err
 }
 
-// deactivate runs the command. LVM hides a snapshot that is to be merged: it deactivates the
-// snapshot, and gives back the common lock, only together with the origin.
+// deactivate runs the command. LVM hides a snapshot that is to be merged: it deactivates the snapshot,
+// and releases the common lock, only together with the origin.
 func (g *group) deactivate(ctx context.Context, name volume.Name, uuid volume.UUID) error {
 	f, _, err := g.look(ctx, false)
 	if err != nil || !f.lv(uuid).merging() {
@@ -99,9 +99,9 @@ func (g *group) deactivate(ctx context.Context, name volume.Name, uuid volume.UU
 	if err != nil {
 		return err
 	}
-	if !found || !l.thick() { // else the caller knows the origin as its relative
+	if !found || !l.thick() { // otherwise the origin is a relative, which the caller has checked
 		if _, active, err := g.p.find(origin.UUID); err != nil || active {
-			return cmp.Or(err, fmt.Errorf("deactivate: it is to be merged into %s/%s (lvconvert --merge), and LVM deactivates it only together with that, which is active", g.name, l.Origin))
+			return cmp.Or(err, fmt.Errorf("deactivate: it is to be merged into %s/%s (lvconvert --merge), and LVM deactivates it only together with that volume, which is active", g.name, l.Origin))
 		}
 	}
 	if _, err = g.join(ctx, deactivate, volume.Name{VG: g.name, LV: l.Origin}, origin.UUID); err != nil {
@@ -110,13 +110,13 @@ func (g *group) deactivate(ctx context.Context, name volume.Name, uuid volume.UU
 	if _, found, err := g.p.find(uuid); err != nil || found {
 		return cmp.Or(err, fmt.Errorf("deactivate: LVM reported success, but the device of %s still exists", name))
 	}
-	g.p.owe(uuid, false)
+	g.p.setMayHoldLock(uuid, false)
 	return nil
 }
 
-// unnoticed is how old facts may be for a deactivation: no event reports that LVM misses a disk, or
-// that a disk is back, and the volume's device need not show it. Deactivations share the new report.
-const unnoticed = 5 * time.Second
+// deactivateFactsAge is the maximum age of facts for a deactivation: no event reports that LVM misses a
+// disk or that a disk has returned. Deactivations share the new report.
+const deactivateFactsAge = 5 * time.Second
 
 // deviceUser returns why another command still needs the device of a volume, or "".
 func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.UUID) string {
@@ -128,7 +128,7 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 	if err != nil {
 		f = g.known
 	}
-	old := time.Since(g.at) > unnoticed
+	old := time.Since(g.at) > deactivateFactsAge
 	g.mu.Unlock()
 	if f == nil {
 		return "" // lvchange itself decides
@@ -150,7 +150,7 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 			part = n.Name
 		}
 	})
-	if part != "" { // lvchange would wait for it
+	if part != "" { // lvchange would wait until it is resumed
 		return suspended(part)
 	}
 	if moved := f.moved(below, m); moved != "" && earlier == "" {
@@ -161,9 +161,9 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 	}
 	stays := ""
 	if now := below.sync(m); now.reshaped != "" {
-		stays = "it stays active until a reshape has ended, which goes on only while it is active: " + volume.Reshaping(now.reshaped)
+		stays = "it stays active until a reshape has ended, which continues only while it is active: " + volume.Reshaping(now.reshaped)
 	} else if now.syncing != "" {
-		stays = "it stays active until the RAID " + now.syncing + " is in sync, which goes on only while it is active (lvs -a -o name,sync_percent)"
+		stays = "it stays active until the RAID " + now.syncing + " is in sync, which continues only while it is active (lvs -a -o name,sync_percent)"
 	} else if partial := cmp.Or(now.lost, f.partial(l, true)); partial != "" {
 		stays = "it stays active, because LVM would not activate it again: " + partial
 	}
@@ -174,11 +174,11 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 }
 
 func suspended(device string) string {
-	return device + " is suspended, by a command of LVM (a snapshot, pvmove) or of an operator: it stays active until it is resumed"
+	return device + " is suspended by a command of LVM (a snapshot, pvmove) or of an operator: the volume stays active until it is resumed"
 }
 
-// moved returns the volume of a device, or the part of it, that pvmove has locked; "" = none. pvmove
-// locks only the hidden parts of a thin pool, a RAID or a cache. The metadata may have been read before.
+// moved returns the name of the volume, or of a part of it, that pvmove has locked; "" = none. pvmove
+// locks only the hidden parts of a thin pool, a RAID or a cache. The metadata may be older than pvmove.
 func (f *Facts) moved(t *tree, m devmapper.Mapped) (name string) {
 	top, _, _ := f.idOf(m)
 	t.walk(m, func(n *node, _ bool) {
@@ -193,7 +193,7 @@ func (f *Facts) moved(t *tree, m devmapper.Mapped) (name string) {
 	return name
 }
 
-// movedBy describes a volume that is locked, for which LVM refuses most changes.
+// movedBy describes a volume that pvmove has locked. LVM refuses most changes of it.
 func (f *Facts) movedBy(name string) string {
 	return fmt.Sprintf("pvmove moves %s/%s, or was interrupted; to continue: pvmove, to cancel: pvmove --abort", f.Name, name)
 }
@@ -206,17 +206,17 @@ func (g *group) earlierMetadata(f *Facts, m devmapper.Mapped, uuid volume.UUID) 
 	if !known {
 		return "" // lvchange itself decides
 	}
-	what := ""
+	difference := ""
 	if l.Size < m.Size() && !l.thickSnapshot() && !f.sameThin(m, uuid) {
-		what = fmt.Sprintf("has %s, and the metadata says %s", volume.Bytes(m.Size()), volume.Bytes(l.Size))
+		difference = fmt.Sprintf("has %s, and the metadata says %s", volume.Bytes(m.Size()), volume.Bytes(l.Size))
 	}
 	if f.contradicts != nil || len(f.unknown) > 0 {
-		g.p.tree().walk(m, func(n *node, _ bool) { what = cmp.Or(f.misplaced(n.Mapped), what) })
+		g.p.tree().walk(m, func(n *node, _ bool) { difference = cmp.Or(f.misplaced(n.Mapped), difference) })
 	}
-	if what == "" {
+	if difference == "" {
 		return ""
 	}
-	return fmt.Sprintf("its device %s %s. It stays active, because the next activation would lose data: %s. If that is not possible, copy the data off, then lvchange -an %s/%s", m.Name, what, join.Remedy(what, f.Name), f.Name, l.Name)
+	return fmt.Sprintf("its device %s %s. It stays active, because the next activation would lose data: %s. If that is not possible, copy the data off, then lvchange -an %s/%s", m.Name, difference, join.Remedy(difference, f.Name), f.Name, l.Name)
 }
 
 type holdersArg struct {

@@ -17,11 +17,11 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Device returns the block device of lv, if it has one, without starting a process. Its
-// Link is "" unless it exists and leads to the device: Activate repairs it.
+// Device returns the block device of lv, if it has one, without starting a process. Link is ""
+// if the link is missing or leads to another device; Activate repairs it.
 func (p *Provider) Device(_ context.Context, lv volume.LV) (volume.Device, error) {
 	if !IsUUID(lv.UUID) {
-		return volume.Device{}, fmt.Errorf("%q is no uuid of LVM's", lv.UUID)
+		return volume.Device{}, fmt.Errorf("%q is not an LVM uuid", lv.UUID)
 	}
 	m, found, err := p.find(lv.UUID)
 	if err != nil {
@@ -46,7 +46,7 @@ func (p *Provider) Device(_ context.Context, lv volume.LV) (volume.Device, error
 			d.Unusable, d.Reason = true, why
 		}
 		d.Unlocked = d.Activity == volume.Active && g.shared() && !g.isLocked(lv, d)
-		d.LockLeft = d.Activity == volume.Inactive && g.owes(lv.UUID)
+		d.LockLeft = d.Activity == volume.Inactive && g.mayHoldLock(lv.UUID)
 		if b := g.changing(lv.Name); b != nil {
 			d.Unusable, d.Reason = true, b.String()
 		}
@@ -81,8 +81,8 @@ func (p *Provider) findEarlier(id volume.UUID) (m devmapper.Mapped, found bool, 
 	return devmapper.Mapped{}, false, nil
 }
 
-// Identity returns the identity of a volume in the notes of an earlier version: of
-// the one active volume that has its uuid, in the volume group of that name.
+// Identity returns the identity of a volume in the notes of an earlier version: that of the
+// active volume with its uuid in the volume group of that name.
 func (p *Provider) Identity(earlier volume.UUID, vg string) (id volume.UUID, err error) {
 	all, err := p.DM.List()
 	if err != nil {
@@ -140,10 +140,10 @@ func incomplete(m devmapper.Mapped, lv string) string {
 	return ""
 }
 
-// sound are the targets on which a filesystem may be created.
+// sound has the target types on which a filesystem may be created.
 var sound = []string{"linear", "striped", "raid", "cache", "writecache", "thin"}
 
-// unsound returns why a device must never be formatted; "" = it may be.
+// unsound returns why a device must never be formatted; "" = it may be formatted.
 func unsound(m devmapper.Mapped) string {
 	for _, t := range m.Targets {
 		if !slices.Contains(sound, t.Type) {
@@ -153,13 +153,13 @@ func unsound(m devmapper.Mapped) string {
 	return ""
 }
 
-// node is the kernel's own node of a device.
+// node returns the kernel's own node of a device.
 func (p *Provider) node(m devmapper.Mapped) string {
 	_, minor, _ := strings.Cut(m.Number, ":")
 	return filepath.Join(p.Dev, "dm-"+minor)
 }
 
-// link is the name under which LVM shows a volume.
+// link returns LVM's link to the device of a volume.
 func (p *Provider) link(name volume.Name) string { return filepath.Join(p.Dev, name.VG, name.LV) }
 
 // leadsTo reports whether a path resolves to the block device of that number, without
@@ -167,7 +167,7 @@ func (p *Provider) link(name volume.Name) string { return filepath.Join(p.Dev, n
 func leadsTo(path, number string) bool { return blockNumber(path) == number }
 
 // diskSeq distinguishes this device from a later one with its number.
-// Kernels before 5.15 have none.
+// Kernels before 5.15 do not have it.
 func diskSeq(number string) uint64 {
 	_, minor, _ := strings.Cut(number, ":")
 	seq, _ := sysfs.Line("/sys/devices/virtual/block/dm-" + minor + "/diskseq") // found without following links
@@ -175,9 +175,8 @@ func diskSeq(number string) uint64 {
 	return n
 }
 
-// Identify says which volume the device of that number is, for a mount table
-// entry: none if the device is no logical volume that could be one of
-// ours: what LVM keeps to itself is not.
+// Identify returns the volume of the device with that number, for a mount table entry. It
+// returns none for other devices and for LVM's hidden volumes.
 func (p *Provider) Identify(_ context.Context, number string) (volume.Identity, error) {
 	major, _, ok := sysfs.SplitNumber(number)
 	if !ok || major == 0 {

@@ -22,15 +22,15 @@ var (
 	ErrStarting      = volume.WithCode(volume.InProgress, errors.New("the locks of the volume group are being started"))
 	ErrExported      = volume.WithCode(volume.Unusable, errors.New("the volume group is exported"))
 	ErrTwoVGs        = volume.WithCode(volume.Unusable, errors.New("there are two volume groups of that name"))
-	ErrDuplicate     = volume.WithCode(volume.Unusable, errors.New("a disk of the volume group is there twice"))
+	ErrDuplicate     = volume.WithCode(volume.Unusable, errors.New("a disk of the volume group is visible twice"))
 	ErrLocked        = volume.WithCode(volume.Busy, errors.New("the volume group is locked by another command"))
 	ErrElsewhere     = volume.WithCode(volume.Busy, errors.New("the volume is active on another machine"))
 	ErrNoSpace       = volume.WithCode(volume.NoSpace, errors.New("no space"))
 	ErrFailed        = errors.New("LVM failed")
 )
 
-// An Error is the failure of an LVM command. Its kind is one of the errors above; an
-// unknown message is ErrFailed, never an absence.
+// An Error is the failure of an LVM command. Its kind is one of the errors above. An unknown message
+// is ErrFailed: it does not mean that something is absent.
 type Error struct {
 	VG   string
 	Kind error
@@ -42,7 +42,7 @@ func (e *Error) Error() string { return "volume group " + e.VG + ": " + e.Text }
 
 func (e *Error) Unwrap() []error { return []error{e.Kind, e.Err} }
 
-// ofGroup reports whether the error would be the same for any other volume of the group.
+// ofGroup reports whether any other volume of the group would get the same error.
 func (e *Error) ofGroup() bool {
 	switch e.Kind {
 	case ErrNoVG, ErrForeignSystem, ErrShared, ErrGroupLocked, ErrStarting, ErrExported, ErrTwoVGs, ErrDuplicate, ErrLocked:
@@ -57,7 +57,7 @@ const (
 	groupLockHint = "another machine holds its lock"
 )
 
-const duplicateHint = "a disk of it is there twice, as a copy, a snapshot or a path of a multipath is: keep one of them out (filter, devices file), or give a copy a name of its own (vgimportclone)"
+const duplicateHint = "one of its disks is visible twice (a copy, a snapshot, or a path of a multipath device): exclude one of the two (filter, devices file), or give a copy its own name (vgimportclone)"
 
 // phrases maps LVM's messages to errors. The exit status is 5 for all failures. Each phrase
 // appears in a transcript in testdata.
@@ -78,7 +78,7 @@ var phrases = []struct {
 	{"lock skipped: held by other host", ErrGroupLocked, groupLockHint},
 	{"lock failed: held by other host", ErrGroupLocked, groupLockHint},
 	{"for sanlock leases", ErrShared, "the leases of its locks cannot be written: look at the disk of its volume lvmlock, at sanlock client status and at dmesg"},
-	{"error -221; Failed to lock logical volume", ErrFailed, "sanlock cannot take its lock: it has that of an earlier lvmlockd (ORPHAN, flexd doctor names it), or its lease on the disk is damaged (journalctl -u sanlock; docs/shared.md, Recovery)"},
+	{"error -221; Failed to lock logical volume", ErrFailed, "sanlock cannot take its lock: it still has that lock for an earlier lvmlockd (ORPHAN, flexd doctor names it), or the lease on the disk is damaged (journalctl -u sanlock; docs/shared.md, Recovery)"},
 	{"error -221", ErrShared, "sanlock does not answer: systemctl status sanlock"},
 	{"LV locked by other host", ErrElsewhere, "it is active on another machine"},
 	{"already locked with incompatible mode", ErrFailed, "it is active on this node for reading only (lvchange -asy): deactivate it first"},
@@ -95,7 +95,7 @@ var phrases = []struct {
 	{"Can't get lock for", ErrLocked, "it is locked"},
 }
 
-// classify gives the error of a command its kind. stderr is all it printed.
+// classify returns the error of a command with its kind, by the command's output on stderr.
 func classify(vg string, err error, stderr []byte) error {
 	if err == nil {
 		return nil
@@ -104,7 +104,7 @@ func classify(vg string, err error, stderr []byte) error {
 		return &Error{VG: vg, Kind: ErrFailed, Text: err.Error(), Err: err}
 	}
 	e := &Error{VG: vg, Kind: ErrFailed, Err: err}
-	said := meaning(stderr)
+	said := oneLine(stderr)
 	for _, p := range phrases {
 		if strings.Contains(said, p.text) {
 			e.Kind, e.Text = p.kind, p.hint+": "+said
@@ -119,9 +119,9 @@ func classify(vg string, err error, stderr []byte) error {
 	return e
 }
 
-// meaning returns the output of a command as one line, without the warnings that flexd's
-// --config causes and without repetitions.
-func meaning(stderr []byte) string {
+// oneLine returns the output of a command as one line, without repetitions and without the warnings
+// that flexd's --config causes.
+func oneLine(stderr []byte) string {
 	var lines []string
 	for line := range strings.Lines(string(stderr)) {
 		line = strings.TrimSpace(line)
@@ -133,7 +133,7 @@ func meaning(stderr []byte) string {
 	return strings.ToValidUTF8(strings.Join(lines, "; "), "?")
 }
 
-// hangs reports whether an error is that of a command that still runs.
+// hangs reports whether an error says that a command still runs.
 func hangs(err error) bool { return errors.As(err, new(*run.StuckError)) }
 
 // A BlockedError reports that an LVM command hangs, so that no other can be started in its
@@ -156,17 +156,17 @@ type Block struct {
 	Pids    []int
 	Since   time.Time // zero = not known
 	Wchan   string
-	For     string          // LVM's lock and its holder, if another process holds it
+	For     string          // what the command waits for, if not for a disk
 	Disks   []string        // suspended disks of any group
-	Volumes []string        // by their names on the command line of an earlier flexd's command
-	Done    <-chan struct{} // closed when it has ended
+	Volumes []string        // the volumes on the command line, for a command of an earlier flexd
+	Done    <-chan struct{} // closed when the command has ended
 }
 
 func (b Block) String() string {
 	s := b.Step
 	if len(b.Pids) > 0 {
 		s += " (pid " + strings.Trim(fmt.Sprint(b.Pids), "[]")
-		if where := cmp.Or(b.Wchan, procfs.Wchan(b.Pids[0])); where != "" { // it may have begun to wait since
+		if where := cmp.Or(b.Wchan, procfs.Wchan(b.Pids[0])); where != "" { // it may have started to wait after b was made
 			s += ", waits in " + where
 		}
 		if b.For != "" {
@@ -174,9 +174,10 @@ func (b Block) String() string {
 		}
 		s += ")"
 	}
-	s += " has not ended"
-	if !b.Since.IsZero() {
-		s += " since " + b.Since.Format(time.TimeOnly)
+	if b.Since.IsZero() {
+		s += " has not ended"
+	} else {
+		s += " has been running since " + b.Since.Format(time.TimeOnly)
 	}
 	if len(b.Disks) > 0 {
 		return s + "; these disks are suspended: " + strings.Join(b.Disks, ", ") + "; look at them and at dmesg"
@@ -186,12 +187,12 @@ func (b Block) String() string {
 
 // A SpaceError has the requested and the free space.
 type SpaceError struct {
-	What   string // "volume group vg0", "thin pool vg0/pool"
-	Wanted int64  // bytes, in whole extents
-	Free   int64
-	Note   string
-	Fenced int64    // bytes that are free on Disks, where LVM must not allocate
-	Disks  []string // not allocatable
+	What           string // "volume group vg0", "thin pool vg0/pool"
+	Wanted         int64  // bytes, in whole extents
+	Free           int64
+	Note           string
+	NotAllocatable int64    // bytes that are free on Disks
+	Disks          []string // not allocatable
 }
 
 func (e *SpaceError) Error() string {
@@ -203,7 +204,7 @@ func (e *SpaceError) Error() string {
 		return s + "; free space in it, or lvextend -L +SIZE " + pool
 	}
 	if len(e.Disks) > 0 {
-		s += fmt.Sprintf("; %s more are free on disks that are not allocatable: pvchange -xy %s", volume.Bytes(e.Fenced), strings.Join(e.Disks, " "))
+		s += fmt.Sprintf("; %s more are free on disks that are not allocatable: pvchange -xy %s", volume.Bytes(e.NotAllocatable), strings.Join(e.Disks, " "))
 	}
 	return s + "; remove volumes that are not needed, or add a disk (vgextend)"
 }

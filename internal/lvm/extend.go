@@ -11,13 +11,13 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Extend extends lv and its device to at least size bytes. A volume that is large enough is
-// success; an interrupted extension is continued. The device need not be active.
+// Extend extends lv and its device to at least size bytes. If the volume is large enough, it
+// succeeds; an interrupted extension is continued. The device need not be active.
 func (p *Provider) Extend(ctx context.Context, _ string, lv volume.LV, _ volume.Device, size int64) error {
 	return p.extend(ctx, lv, size, false)
 }
 
-// ExtendBlank is Extend for an active volume that is blank, and remains so: lvextend zeroes nothing.
+// ExtendBlank extends an active, blank volume, and zeroes the added space, which lvextend does not.
 // A tag marks the volume until that is done; an interrupted extension is continued.
 func (p *Provider) ExtendBlank(ctx context.Context, lock string, lv volume.LV, _ volume.Device, size int64) error {
 	g, err := p.configured(lv.Name.VG)
@@ -27,7 +27,7 @@ func (p *Provider) ExtendBlank(ctx context.Context, lock string, lv volume.LV, _
 	if err := p.extend(ctx, lv, size, true); err != nil {
 		return err
 	}
-	_, l, err := g.now(ctx, lv)
+	_, l, err := g.readVolume(ctx, lv)
 	if err != nil {
 		return err
 	}
@@ -61,9 +61,9 @@ func (p *Provider) extend(ctx context.Context, lv volume.LV, size int64, blank b
 	go func() { p.end(m, g.extend(lv, size, blank)) }()
 	select {
 	case <-m.done:
-		return g.awaitLock(ctx, lv, m.err)
+		return g.lockWaitError(ctx, lv, m.err)
 	case <-ctx.Done():
-		return context.Cause(ctx) // the command goes on, and the volume is busy until it ends
+		return context.Cause(ctx) // the command continues, and the volume is busy until it ends
 	}
 }
 
@@ -77,45 +77,22 @@ func (g *group) extend(lv volume.LV, size int64, blank bool) error {
 	defer release()
 	// lvextend accepts only a name, no selection by uuid: check the name's volume
 	// immediately before and after it.
-	f, l, err := g.now(ctx, lv)
+	f, l, err := g.readVolume(ctx, lv)
 	if err != nil {
 		return err
 	}
 	wanted := f.extents(size) * f.ExtentSize
 	if l.Size < wanted {
-		if l.Locked {
-			return fmt.Errorf("extend: %s", f.movedBy(l.Name))
-		}
-		if l.thickSnapshot() {
-			return fmt.Errorf("extend: %s is a snapshot with its origin's size; LVM could only extend its space for changes", lv.Name)
-		}
-		if err := g.canAllocate(ctx, f, l.Pool != ""); err != nil {
-			return err
-		}
-		args := extendArgs(g.p.Groups[g.name], l, lv.Name, wanted)
-		if disk := f.largerSectors(l, args); disk != "" {
-			return volume.Errorf(volume.Unusable, "extend: the disk %s has larger logical blocks than those of %s, and its filesystem could not be mounted on a device with such a part. Choose a disk by hand: lvextend -L %db %[2]s DISK; or pvchange -xn %[1]s", disk, lv.Name, wanted)
-		}
-		if err := g.mayReload(ctx, l, lv.Name); err != nil {
-			return fmt.Errorf("extend: %w", err)
-		}
 		more := wanted - l.Size
-		if err := g.admit(f, l.created(), l.namespace(), volume.Amount{Size: more}); err != nil {
+		args := extendArgs(g.p.Groups[g.name], l, lv.Name, wanted)
+		if err := g.checkExtend(ctx, f, l, wanted, args); err != nil {
 			return err
-		}
-		if g.limits() != nil && l.Pool != "" && l.Pool == g.p.Groups[g.name].ThinPool {
-			if err := g.poolSpace(f, f.LVs[l.Pool], more); err != nil {
-				return err
-			}
-		}
-		if _, fenced := f.fenced(); slices.Equal(l.Layout, []string{"linear"}) && more > f.Free-fenced {
-			return f.spaceError(more, "")
 		}
 		if _, from := l.blank(); blank && from == 0 {
 			if _, err := g.change("extend", changeArgs(lv.Name, lv.UUID, "--addtag", tagBlank+strconv.FormatInt(l.Size, 10)), 0); err != nil {
 				return err
 			}
-			if _, l, err = g.now(ctx, lv); err != nil {
+			if _, l, err = g.readVolume(ctx, lv); err != nil {
 				return err
 			}
 			if _, from := l.blank(); from == 0 {
@@ -128,7 +105,7 @@ func (g *group) extend(lv volume.LV, size int64, blank bool) error {
 			return err
 		}
 		var lerr error
-		if f, l, lerr = g.now(ctx, lv); lerr != nil {
+		if f, l, lerr = g.readVolume(ctx, lv); lerr != nil {
 			return errors.Join(err, lerr)
 		}
 		if l.Size < wanted { // otherwise it succeeded, with any output of LVM
@@ -138,7 +115,39 @@ func (g *group) extend(lv volume.LV, size int64, blank bool) error {
 			return f.withNumbers(err, more)
 		}
 	}
-	return g.fit(ctx, f, lv, l)
+	return g.fitDevice(ctx, f, lv, l)
+}
+
+// checkExtend returns why a volume must not be extended to wanted bytes with these arguments.
+func (g *group) checkExtend(ctx context.Context, f *Facts, l Logical, wanted int64, args []string) error {
+	name, more := volume.Name{VG: g.name, LV: l.Name}, wanted-l.Size
+	if l.Locked {
+		return fmt.Errorf("extend: %s", f.movedBy(l.Name))
+	}
+	if l.thickSnapshot() {
+		return fmt.Errorf("extend: %s is a snapshot with its origin's size; LVM could only extend its space for changes", name)
+	}
+	if err := g.canAllocate(ctx, f, l.Pool != ""); err != nil {
+		return err
+	}
+	if disk := f.largerSectors(l, args); disk != "" {
+		return volume.Errorf(volume.Unusable, "extend: the disk %s has larger logical blocks than the disks of %s, and the filesystem could not be mounted with a part on it. Choose a disk by hand: lvextend -L %db %[2]s DISK; or pvchange -xn %[1]s", disk, name, wanted)
+	}
+	if err := g.mayReload(ctx, l, name); err != nil {
+		return fmt.Errorf("extend: %w", err)
+	}
+	if err := g.admit(f, l.created(), l.namespace(), volume.Amount{Size: more}); err != nil {
+		return err
+	}
+	if g.limits() != nil && l.Pool != "" && l.Pool == g.p.Groups[g.name].ThinPool {
+		if err := g.poolSpace(f, f.LVs[l.Pool], more); err != nil {
+			return err
+		}
+	}
+	if _, held := f.notAllocatable(); slices.Equal(l.Layout, []string{"linear"}) && more > f.Free-held {
+		return f.spaceError(more, "")
+	}
+	return nil
 }
 
 // extendArgs returns the arguments of lvextend, which keeps the layout. A volume that flexd
@@ -152,8 +161,8 @@ func extendArgs(c Group, l Logical, name volume.Name, size int64) []string {
 	return args
 }
 
-// now reads the metadata, and fails if the name belongs to another volume.
-func (g *group) now(ctx context.Context, lv volume.LV) (*Facts, Logical, error) {
+// readVolume reads the metadata, and fails if the name belongs to another volume.
+func (g *group) readVolume(ctx context.Context, lv volume.LV) (*Facts, Logical, error) {
 	f, _, err := g.look(ctx, true)
 	if err != nil {
 		return nil, Logical{}, err
@@ -170,15 +179,15 @@ func (g *group) now(ctx context.Context, lv volume.LV) (*Facts, Logical, error) 
 	return f, l, nil
 }
 
-// fit extends an active device to the size of its volume, after an extension that was
+// fitDevice extends an active device to the size of its volume, after an extension that was
 // interrupted between metadata and device.
-func (g *group) fit(ctx context.Context, f *Facts, lv volume.LV, l Logical) error {
+func (g *group) fitDevice(ctx context.Context, f *Facts, lv volume.LV, l Logical) error {
 	m, found, err := g.p.find(lv.UUID)
 	if err != nil || !found || m.Size() >= l.Size {
 		return err
 	}
 	if err := g.canAllocate(ctx, f, l.Pool != ""); err != nil {
-		return err // the device would get space that another one may have
+		return err // the device would get space that another device may use
 	}
 	if err := g.mayReload(ctx, l, lv.Name); err != nil {
 		return fmt.Errorf("extend: %w", err)

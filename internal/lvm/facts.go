@@ -16,14 +16,14 @@ const (
 	tagCreating = "flexd.creating"
 	tagCreated  = "flexd"
 
-	// With the size, in bytes, up to which a volume was blank when flexd extended it. What was added
-	// contained other data before, and is not zeroed yet.
+	// Followed by the size, in bytes, up to which a volume was blank when flexd extended it. The added
+	// space may contain other data, and is not zeroed yet.
 	tagBlank = "flexd.blank="
 
 	tagNamespace = "flexd.namespace=" // followed by the namespace of the pod for which the volume was created
 )
 
-// Facts are the metadata of one volume group at one instant.
+// Facts has the metadata of one volume group at one instant.
 type Facts struct {
 	Name       string
 	UUID       string
@@ -33,8 +33,8 @@ type Facts struct {
 	LockType   string // "sanlock" or "dlm" of a shared one
 	Exported   bool
 	unfit      string // why the configuration does not allow its use
-	unlocked   error  // a shared group was read without its lock: good for looking, not for a set-up
-	Missing    int    // missing physical volumes
+	unlocked   error  // a shared group was read without its lock: the facts do not suffice for a set-up
+	Missing    int    // the number of missing physical volumes
 	PVs        []PV
 	LVs        map[string]Logical // by name, hidden ones included
 	names      map[volume.UUID]string
@@ -43,17 +43,17 @@ type Facts struct {
 	inPool     map[string]volume.Amount // by thin pool: its volumes
 
 	free   []span                // of disks by their paths
-	used   []span                // likewise, with the volume or the part of one
+	used   []span                // likewise, owned by volumes or parts of volumes
 	legs   map[string]int        // by the name of a RAID: its copies or stripes
 	cached map[string]string     // by the name of a cache: the volume that has it
 	thin   map[volume.UUID]int64 // the ids of thin volumes in their pools
 	lost   map[string]loss       // by the name of a partial volume or pool
 
-	adrift bool // a part of an unknown volume is on a missing disk
+	unknownPartLost bool // a part of an unknown volume is on a missing disk
 
 	// As of when this was read:
-	place       *placement         // nil if there is none:
-	unplaced    error              // a disk has gone
+	place       *placement         // nil = unknown, see unplaced
+	unplaced    error              // why the placement is unknown: a disk has disappeared
 	unknown     []devmapper.Mapped // see unknownDevices
 	taken       spans              // by the devices of known volumes, with their uuids
 	contradicts error              // a device contradicts this metadata
@@ -83,7 +83,7 @@ type Logical struct {
 	Role     []string // "public", "private", "snapshot", "origin", ...
 	Health   string   // "", "partial", ...
 	Pool     string   // of a thin volume
-	Cache    string   // of a volume that has one: the name of that
+	Cache    string   // the name of the volume's cache; "" = it has none
 	Zeroes   bool     // a thin pool that zeroes new blocks
 	Origin   string
 	Locked   bool   // by pvmove, running or interrupted
@@ -106,8 +106,8 @@ func (l Logical) namespace() string {
 	return ""
 }
 
-// blank returns the tag of a volume that is extended while it is blank, and its size before; 0 = it
-// is not.
+// blank returns the tag of a volume that is extended while it is blank, and its former size; 0 = it
+// is not extended.
 func (l Logical) blank() (tag string, size int64) {
 	for _, tag := range l.Tags {
 		if text, ok := strings.CutPrefix(tag, tagBlank); ok {
@@ -119,7 +119,7 @@ func (l Logical) blank() (tag string, size int64) {
 	return "", 0
 }
 
-// lv returns the volume, or the part of one, with a uuid; without a name if there is none.
+// lv returns the volume, or part of a volume, with a uuid; without a name if there is none.
 func (f *Facts) lv(id volume.UUID) Logical {
 	if f == nil {
 		return Logical{}
@@ -148,7 +148,7 @@ func (f *Facts) judge(name volume.Name) volume.LV {
 	if lv.Created {
 		_, lv.Unzeroed = l.blank()
 	}
-	if l.thickSnapshot() { // the size of a snapshot is that of its store
+	if l.thickSnapshot() { // LVM reports the size of its store
 		lv.Size = f.LVs[l.Origin].Size
 	}
 	if lv.Reason = f.refusal(l); lv.Reason != "" {
@@ -168,10 +168,10 @@ func (f *Facts) refusal(l Logical) string {
 	case slices.Contains(l.Layout, "pool"):
 		return fmt.Sprintf("%s/%s is a pool (%s), not a volume", f.Name, l.Name, strings.Join(l.Layout, ", "))
 	case l.merging():
-		return fmt.Sprintf("%s/%s is being merged into %[1]s/%[3]s (lvconvert --merge), which gets its contents when it is activated next, and the snapshot is removed then: use %[1]s/%[3]s", f.Name, l.Name, l.Origin)
+		return fmt.Sprintf("%s/%s is being merged into %[1]s/%[3]s (lvconvert --merge): at the next activation its contents are merged into the origin, and then the snapshot is removed; use %[1]s/%[3]s", f.Name, l.Name, l.Origin)
 	case l.Hidden || slices.Contains(l.Role, "private"):
-		return fmt.Sprintf("%s/%s is LVM's own (%s)", f.Name, l.Name, strings.Join(l.Role, ", "))
-	case f.loses(l):
+		return fmt.Sprintf("%s/%s is an internal volume of LVM (%s)", f.Name, l.Name, strings.Join(l.Role, ", "))
+	case f.hasLostData(l):
 		return f.partial(l, false)
 	}
 	return ""
@@ -183,7 +183,7 @@ func (f *Facts) missing() string {
 	for _, pv := range f.PVs {
 		switch {
 		case pv.Missing && strings.HasPrefix(pv.Path, "/"):
-			all = append(all, fmt.Sprintf("PV %s, which is back as %s, but the metadata was changed without it: vgextend --restoremissing %s %[2]s", pv.UUID, pv.Path, f.Name))
+			all = append(all, fmt.Sprintf("PV %s, which is back as %s after the metadata was changed without it: vgextend --restoremissing %s %[2]s", pv.UUID, pv.Path, f.Name))
 		case pv.Missing:
 			all = append(all, "PV "+pv.UUID)
 		}
@@ -192,8 +192,8 @@ func (f *Facts) missing() string {
 }
 
 // lacking returns why the metadata of the group must not be changed now. LVM itself refuses
-// to create and to extend. Other changes it makes, and notes in the metadata that the disk is
-// missing: when it is back, no node can activate its volumes before vgextend --restoremissing.
+// to create and to extend. LVM makes other changes, but records in the metadata that the disk is
+// missing: when the disk is back, no node can activate its volumes before vgextend --restoremissing.
 func (f *Facts) lacking() error {
 	if f.Missing == 0 {
 		return nil
@@ -201,8 +201,8 @@ func (f *Facts) lacking() error {
 	return volume.Errorf(volume.Unusable, "volume group %s lacks %d of its disks (%s), and its metadata is not changed until they are back (pvs, dmesg). Only if they are lost: repair what has all its data on other disks (docs/operations.md, A dead disk), then vgreduce --removemissing %[1]s; with --force it removes every volume that lvs -o+lv_health_status shows as partial, including those that could be repaired", f.Name, f.Missing, f.missing())
 }
 
-// fenced returns the disks with free space on which LVM must not allocate, and that space.
-func (f *Facts) fenced() (paths []string, free int64) {
+// notAllocatable returns the disks with free space that are not allocatable, and that space.
+func (f *Facts) notAllocatable() (paths []string, free int64) {
 	for _, pv := range f.PVs {
 		if !pv.Allocatable && !pv.Missing && pv.Free > 0 {
 			paths = append(paths, pv.Path)
@@ -214,8 +214,8 @@ func (f *Facts) fenced() (paths []string, free int64) {
 
 // spaceError is the error of a group without the requested space.
 func (f *Facts) spaceError(wanted int64, note string) *SpaceError {
-	paths, fenced := f.fenced()
-	return &SpaceError{What: "volume group " + f.Name, Wanted: wanted, Free: f.Free - fenced, Note: note, Fenced: fenced, Disks: paths}
+	paths, held := f.notAllocatable()
+	return &SpaceError{What: "volume group " + f.Name, Wanted: wanted, Free: f.Free - held, Note: note, NotAllocatable: held, Disks: paths}
 }
 
 // extents rounds bytes up to the group's extents.

@@ -18,12 +18,12 @@ import (
 // A disk is a block device whose label LVM may read.
 type disk struct {
 	path, number string
-	queue        string // the number of the device with its requests: a partition has those of its disk
+	queue        string // the number of the device that counts its requests, for a partition its disk
 }
 
-// hanging returns the disks that a command for a group must not read, because they do not
-// respond or their group has a command that hangs: those of other groups by their last
-// reports, and those that are in no report. list has the devices of device-mapper.
+// hanging returns the disks that a command for a group must not read, because they do not respond
+// or a command of their group hangs: disks of other groups according to their last reports, and
+// disks that are in no report. list has the devices of device-mapper.
 func (p *Provider) hanging(mine *group, list []devmapper.Mapped) (others, unknown []string) {
 	p.mu.Lock()
 	groups := slices.Collect(maps.Values(p.groups))
@@ -59,17 +59,17 @@ func (p *Provider) hanging(mine *group, list []devmapper.Mapped) (others, unknow
 	return distinct(others), distinct(unknown)
 }
 
-// unresponsive returns the disks that are suspended, or complete none of their requests. The
-// group's own are not asked: its commands read them anyway.
+// unresponsive returns the disks that are suspended, or complete none of their requests. It skips
+// the group's own disks: its commands must read them.
 func (p *Provider) unresponsive(list []devmapper.Mapped, own map[string]bool) []disk {
-	notAsked := func(d disk) bool { return own[d.number] }
-	pending := slices.DeleteFunc(p.pending(p.Dev, list), notAsked)
-	stalled := those(pending, func(d disk) bool { return p.stalls(d.queue) })
-	return append(slices.DeleteFunc(p.suspended(list), notAsked), stalled...)
+	isOwn := func(d disk) bool { return own[d.number] }
+	pending := slices.DeleteFunc(p.pending(p.Dev, list), isOwn)
+	stalled := filterParallel(pending, func(d disk) bool { return p.stalls(d.queue) })
+	return append(slices.DeleteFunc(p.suspended(list), isOwn), stalled...)
 }
 
-// stalls reports whether a disk with requests in flight completes none. It does not wait
-// again for one that has completed nothing since it was found to stall.
+// stalls reports whether a disk with requests in flight completes none. It does not wait again for
+// a disk that has completed no request since it was found stalled.
 func (p *Provider) stalls(number string) bool {
 	waiting, done := p.requests(number)
 	p.mu.Lock()
@@ -87,11 +87,10 @@ func (p *Provider) stalls(number string) bool {
 	return true
 }
 
-// pendingDisks returns the block devices with requests in flight, and their partitions.
-// LVM's volumes, as listed, are not among them, since no command reads their labels
-// (scan_lvs=0), nor are suspended devices.
+// pendingDisks returns the block devices with requests in flight, and their partitions. It omits
+// suspended devices and LVM's volumes (by list), whose labels no command reads (scan_lvs=0).
 func pendingDisks(sys, dev string, list []devmapper.Mapped) (all []disk) {
-	lvs := map[string]bool{} // a look at each would take most of the time
+	lvs := map[string]bool{} // reading the counters of each would take most of the time
 	for _, m := range list {
 		lvs[m.Number] = strings.HasPrefix(m.UUID, "LVM-")
 	}
@@ -123,7 +122,7 @@ func pendingDisks(sys, dev string, list []devmapper.Mapped) (all []disk) {
 	return all
 }
 
-// suspended returns the devices of device-mapper that are suspended and no LVM volumes.
+// suspended returns the suspended devices of device-mapper that are not LVM volumes.
 func (p *Provider) suspended(list []devmapper.Mapped) (all []disk) {
 	for _, m := range list {
 		if strings.HasPrefix(m.UUID, "LVM-") {
@@ -146,9 +145,9 @@ func (p *Provider) suspendedDisks() (paths []string) {
 	return paths
 }
 
-// hangingPools returns the devices of the volume groups that have a thin pool whose
-// metadata does not answer. LVM asks the kernel for the state of every device that
-// the filter lets through, and would wait for that of the pool and of its volumes.
+// hangingPools returns all devices of volume groups with a thin pool whose metadata does not
+// respond. LVM reads the state of every device that the filter accepts, and would wait for the
+// state of the pool and its volumes.
 func (p *Provider) hangingPools(list []devmapper.Mapped) (paths []string) {
 	const prefix = len("LVM-") + uuidLength
 	var pools []devmapper.Mapped
@@ -161,7 +160,7 @@ func (p *Provider) hangingPools(list []devmapper.Mapped) (paths []string) {
 		m, err := p.DM.Device(devmapper.Key{UUID: m.UUID})
 		return err == nil && p.answers(m) != nil
 	}
-	for _, pool := range those(pools, hangs) {
+	for _, pool := range filterParallel(pools, hangs) {
 		for _, m := range list {
 			if strings.HasPrefix(m.UUID, pool.UUID[:prefix]) {
 				paths = append(paths, filepath.Join(p.Dev, "mapper", m.Name))
@@ -196,9 +195,9 @@ func without(paths, excluded []string) (rest []string) {
 	return rest
 }
 
-// names adds the other names of disks, such as those of udev's links: a filter lets a disk
-// through if it accepts any of its names.
-func (p *Provider) names(paths []string) []string {
+// allNames adds the other names of disks, such as udev's links: a filter accepts a disk if it
+// accepts any of its names.
+func (p *Provider) allNames(paths []string) []string {
 	numbers := map[string]bool{}
 	for _, path := range paths {
 		if n := blockNumber(path); n != "" {
@@ -224,7 +223,7 @@ func (p *Provider) names(paths []string) []string {
 				node = filepath.Join(filepath.Dir(path), target)
 			}
 		}
-		if strings.HasPrefix(node, p.Dev+"/") && numbers[blockNumber(node)] { // elsewhere it might hang
+		if strings.HasPrefix(node, p.Dev+"/") && numbers[blockNumber(node)] { // a stat outside of /dev might hang
 			all = append(all, path)
 		}
 		return nil
@@ -232,7 +231,7 @@ func (p *Provider) names(paths []string) []string {
 	return distinct(all)
 }
 
-// blockNumber returns the number of a block device; "" = there is none at that path.
+// blockNumber returns the number of the block device at a path; "" = there is none.
 func blockNumber(path string) string {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
@@ -241,8 +240,9 @@ func blockNumber(path string) string {
 	return sysfs.Number(st.Rdev)
 }
 
-// those returns the elements for which a test holds that may wait: all are asked at once.
-func those[T any](all []T, holds func(T) bool) (some []T) {
+// filterParallel returns the elements for which holds is true. It tests all elements at the same
+// time, because holds may block.
+func filterParallel[T any](all []T, holds func(T) bool) (some []T) {
 	answers := make([]bool, len(all))
 	var wait sync.WaitGroup
 	for i, one := range all {

@@ -95,7 +95,7 @@ func TestNamesOfDisks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := strings.ReplaceAll(strings.Join(p.names([]string{p.Dev + "/mapper/under", "/dev/none"}), " "), p.Dev, "")
+	got := strings.ReplaceAll(strings.Join(p.allNames([]string{p.Dev + "/mapper/under", "/dev/none"}), " "), p.Dev, "")
 	if want := "/dev/none /absolute /disk/by-id/dm-name-under /dm-0 /mapper/under"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -18,10 +18,10 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// The time after which a command that changes something is reported as stuck, and how long
-// a command may wait for earlier ones. None is ever killed.
+// The time after which a command that changes something is reported as stuck, and how long a command
+// may wait for earlier ones. flexd kills none of them.
 const (
-	changeDeadline = 2 * time.Minute // at most: half of a call's time
+	changeDeadline = 2 * time.Minute // at most half of a call's time
 	perMember      = time.Second     // more for each volume that shares a command
 	queueDeadline  = 4 * time.Minute
 )
@@ -33,22 +33,22 @@ const earlierTimeout = 20 * time.Second
 // its volumes, run one after the other, since LVM's own lock allows no more.
 type group struct {
 	name string
-	lock string // held by each of these commands as long as it lives
+	lock string // the lock file that each of these commands holds while it runs
 	p    *Provider
-	turn chan struct{} // holds one token: the permission to run a command
+	turn chan struct{} // a semaphore of size 1; full while a caller has the turn
 
-	confirmed atomic.Pointer[Facts] // a survey has compared these with the devices twice
+	confirmed atomic.Pointer[Facts] // the facts that a survey has compared with the devices twice
 
 	mu      sync.Mutex
-	clock   uint64 // guarded by mu, as all that follows
+	clock   uint64 // guarded by mu, like the fields below
 	gen     uint64 // counts possible changes of the metadata
 	last    *look  // the last successful one
 	running *look
 	known   *Facts             // the last facts, however old
 	at      time.Time          // when they were read
-	next    map[kind][]*member // those that share the next command: all that arrive before it gets the turn
+	next    map[kind][]*member // the members of the next command: all that arrive before it gets the turn
 	block   *Block             // a command that hangs, or nil
-	grace   time.Time          // until when block, an earlier flexd's, does not count as hanging
+	grace   time.Time          // when block, of an earlier flexd, starts to count as hanging
 }
 
 // lastFacts returns the last facts, however old; nil = the group was not read yet.
@@ -68,9 +68,9 @@ func (g *group) blocked() error {
 	return &BlockedError{VG: g.name, Block: *g.block}
 }
 
-// notice opens the circuit breaker if the error is that of a command that hangs. The
-// breaker closes when that command has ended.
-func (g *group) notice(err error) {
+// recordHang opens the circuit breaker if the error says that a command hangs. The breaker closes
+// when that command has ended.
+func (g *group) recordHang(err error) {
 	if stuck, ok := errors.AsType[*run.StuckError](err); ok {
 		pids := []int{stuck.Pid}
 		stuck.For = waitsFor(g.name, pids, stuck.Wchan)
@@ -95,12 +95,12 @@ func (g *group) open(b *Block) {
 		if g.block == b {
 			g.block, g.grace = nil, time.Time{}
 		}
-		g.gen++ // whatever it did
+		g.gen++ // it may have changed the metadata
 	}()
 }
 
-// adoptEarlier opens the circuit breaker if a command of an earlier flexd still runs and
-// does not end soon: most such commands end normally.
+// adoptEarlier opens the circuit breaker if a command of an earlier flexd still runs, and does not end
+// within earlierTimeout, as most do.
 func (g *group) adoptEarlier() {
 	if b := g.earlierCommand(); b != nil {
 		g.grace = time.Now().Add(earlierTimeout)
@@ -214,7 +214,7 @@ func (g *group) take(ctx context.Context) (release func(), err error) {
 // change runs one command that changes something, with more time than usual. The caller has
 // the turn.
 func (g *group) change(step string, args []string, more time.Duration) (run.Result, error) {
-	// Its context is not that of a caller: it runs to its end.
+	// It runs to its end, so it does not use a caller's context.
 	ctx := context.Background()
 	scope, err := g.p.scopeOf(ctx, g)
 	if err != nil {
@@ -225,7 +225,7 @@ func (g *group) change(step string, args []string, more time.Duration) (run.Resu
 	if err == nil {
 		return res, nil
 	}
-	g.notice(err)
+	g.recordHang(err)
 	switch {
 	case hangs(err):
 		return res, err // its volumes stay parked until it ends
@@ -235,7 +235,7 @@ func (g *group) change(step string, args []string, more time.Duration) (run.Resu
 	return res, g.mustWait(classify(g.name, err, res.Stderr))
 }
 
-// waitsFor describes what an LVM command waits for, if that is not a disk; "" = not known.
+// waitsFor describes the lock or daemon that an LVM command waits for; "" = not known.
 func waitsFor(vg string, pids []int, wchan string) string {
 	if strings.Contains(wchan, "semtimedop") {
 		return "udev (restart systemd-udevd; if that does not help: dmsetup udevcomplete_all)"

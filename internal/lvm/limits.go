@@ -52,12 +52,12 @@ func (g *group) poolSpace(f *Facts, pool Logical, more int64) error {
 	}
 	reserve := pool.Size / 100 * int64(limits.Reserve)
 	if state.Active && state.Data.Free() < reserve {
-		e.Note = fmt.Sprintf("and at least %s must remain so (reserve: %d%%)", volume.Bytes(reserve), limits.Reserve)
+		e.Note = fmt.Sprintf("of which at least %s must remain free (reserve: %d%%)", volume.Bytes(reserve), limits.Reserve)
 		return e
 	}
 	if there := f.inPool[pool.Name]; !limits.Overcommit && there.Size+more+reserve > pool.Size {
 		e.Free = max(pool.Size-reserve-there.Size, 0)
-		e.Note = fmt.Sprintf("of its %s its %d volumes may use %s, and %s must remain free (reserve: %d%%)", volume.Bytes(pool.Size), there.Volumes, volume.Bytes(there.Size), volume.Bytes(reserve), limits.Reserve)
+		e.Note = fmt.Sprintf("its %d volumes may use %s of its %s, and %s must remain free (reserve: %d%%)", there.Volumes, volume.Bytes(there.Size), volume.Bytes(pool.Size), volume.Bytes(reserve), limits.Reserve)
 		return e
 	}
 	return nil

@@ -94,11 +94,11 @@ func TestPoolSpace(t *testing.T) {
 	}{
 		{false, 200, 0, ""},
 		{false, 200, 90, ""},
-		{false, 100, 91, "thin pool vg0/pool: 100 bytes wanted, 90 bytes free (and at least 100 bytes must remain so (reserve: 10%))"},
+		{false, 100, 91, "thin pool vg0/pool: 100 bytes wanted, 90 bytes free (of which at least 100 bytes must remain free (reserve: 10%))"},
 		{true, 1 << 40, 90, ""},
 		{true, 1, 91, "reserve"},
 		{true, 1, 100, "the pool is full"},
-		{false, 201, 0, "thin pool vg0/pool: 201 bytes wanted, 200 bytes free (of its 1000 bytes its 2 volumes may use 700 bytes, and 100 bytes must remain free (reserve: 10%))"},
+		{false, 201, 0, "thin pool vg0/pool: 201 bytes wanted, 200 bytes free (its 2 volumes may use 700 bytes of its 1000 bytes, and 100 bytes must remain free (reserve: 10%))"},
 		{true, 1 << 40, 0, ""},
 	} {
 		p.Groups["vg0"] = Group{ThinPool: "pool"}

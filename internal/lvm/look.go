@@ -10,16 +10,16 @@ import (
 	"github.com/flexd/flexd/internal/run"
 )
 
-// reportDeadline is the time after which a report is killed: it only reads. Two of them, see
-// readMetadata, take at most half of a call's time.
+// reportDeadline is the time after which a report is killed, which is safe because it only reads. Two
+// reports (see readMetadata) take at most half of a call's time.
 const reportDeadline = time.Minute
 
-// reportSize is the maximal length of a report: half a kilobyte for each of some ten
-// thousand volumes. A longer report is an error, and never truncated.
+// reportSize is the maximum length of a report, with half a kilobyte for each volume. A longer report
+// is an error; it is not truncated.
 const reportSize = 64 << 20
 
-// unwatched is how long facts are valid while some of their disks are not watched.
-const unwatched = 30 * time.Second
+// unwatchedFactsAge is the maximum age of facts while some of their disks are not watched.
+const unwatchedFactsAge = 30 * time.Second
 
 // A look is one report of a group. All readers that need a report that began after their request
 // share it.
@@ -44,7 +44,7 @@ func (g *group) look(ctx context.Context, fresh bool) (f *Facts, kept bool, err 
 		g.mu.Lock()
 		if l := g.last; l != nil && l.gen == g.gen {
 			kept := l.began < mark
-			if !kept || !fresh && (l.watched && g.p.watch.Load() != nil || time.Since(g.at) < unwatched) {
+			if !kept || !fresh && (l.watched && g.p.watch.Load() != nil || time.Since(g.at) < unwatchedFactsAge) {
 				g.mu.Unlock()
 				return l.facts, kept, nil
 			}
@@ -56,9 +56,8 @@ func (g *group) look(ctx context.Context, fresh bool) (f *Facts, kept bool, err 
 			g.running = l
 			go g.report(l) // #nosec G118 -- it outlives each of its requests
 		}
-		// Unless fresh is set, a running look suffices if nothing has changed since its
-		// start and it succeeds. If it fails, for example by its deadline, a retry may
-		// succeed.
+		// Unless fresh is set, a running look suffices if it succeeds and nothing has changed
+		// since its start. If it fails, for example at its deadline, a retry may succeed.
 		mine, will := l.began > mark, !fresh && l.gen == g.gen
 		g.mu.Unlock()
 		select {
@@ -98,8 +97,8 @@ func (g *group) report(l *look) {
 	close(l.done)
 }
 
-// readMetadata runs the report. It waits for a command of an earlier flexd, but not for flexd's own
-// commands: LVM waits for those, with its own lock. It does not hold the lane's lock.
+// readMetadata runs the report. It waits for a command of an earlier flexd. It does not wait for
+// flexd's own commands, for which LVM's lock suffices, nor hold the lane's lock.
 func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 	if err := g.unblocked(ctx); err != nil {
 		return nil, err
@@ -112,18 +111,18 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 	if !hangs(err) {
 		return f, err
 	}
-	// The report waits for a disk, which may be known only now not to respond. A report that
-	// excludes this disk succeeds, unless the disk is one of the group.
+	// The report may wait for a disk that has stopped responding since. A second report, which excludes
+	// that disk, succeeds unless the disk belongs to the group.
 	if now, err := g.p.scopeOf(ctx, g); err == nil && len(without(now.excluded, scope.excluded)) > 0 {
 		if f, err := g.read(ctx, now); err == nil {
 			return f, nil
 		}
 	}
-	g.notice(err)
+	g.recordHang(err)
 	if blocked := g.blocked(); blocked != nil {
 		return nil, blocked
 	}
-	return nil, classify(g.name, err, nil) // it has ended meanwhile
+	return nil, classify(g.name, err, nil) // the command has ended meanwhile
 }
 
 // read runs one report. A *run.StuckError is returned as it is.
@@ -139,13 +138,13 @@ func (g *group) read(ctx context.Context, scope scope) (*Facts, error) {
 			}
 		}
 		if err = classify(g.name, err, res.Stderr); errors.Is(err, ErrNoVG) && len(scope.unsure) > 0 {
-			return nil, &Error{VG: g.name, Kind: ErrFailed, Text: scope.incomplete().Error()} // no absence
+			return nil, &Error{VG: g.name, Kind: ErrFailed, Text: scope.incomplete().Error()} // its disks may be excluded
 		}
 		return nil, err
 	}
 	f, err := parseReport(res.Stdout, g.name)
 	if err != nil {
-		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("%v (LVM said: %s)", err, meaning(res.Stderr)), Err: err}
+		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("%v (LVM said: %s)", err, oneLine(res.Stderr)), Err: err}
 	}
 	f.host = g.p.Host
 	f.unfit, f.unlocked = g.unfit(f), g.unlocked(f, res.Stderr)

@@ -12,11 +12,10 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// lockVolume is the volume in which lvmlockd keeps the locks of a shared group. sanlock has it
-// open; it is no user's.
+// lockVolume is the volume with the locks of a shared group, which sanlock has open.
 const lockVolume = "lvmlock"
 
-// removeDeadline is for device-mapper alone: no disk is read or written.
+// removeDeadline is short: the commands only change device-mapper, and read no disk.
 const removeDeadline = 5 * time.Second
 
 // RemoveUnused removes every device of a volume group that nothing has open, without LVM: with
@@ -37,9 +36,9 @@ func RemoveUnused(ctx context.Context, runner run.Runner, dm DM, vg string) ([]v
 			}
 		}
 		if len(unused) == 0 {
-			return used(devices), nil // another process has removed the devices that could not be removed
+			return used(devices), nil // also if another process has removed devices whose removal failed here
 		}
-		if len(devices) == before { // else parts of a volume are unused once the volume is removed
+		if len(devices) == before { // otherwise repeat: parts of removed volumes are unused now
 			return used(devices), failed
 		}
 		before = len(devices)
@@ -57,7 +56,7 @@ func removeDevices(ctx context.Context, runner run.Runner, names []string) error
 	return err
 }
 
-// groupDevices returns the devices of a group, without lvmlockd's.
+// groupDevices returns the devices of a group, except that of lockVolume.
 func groupDevices(dm DM, vg string) (all []devmapper.Mapped, err error) {
 	list, err := dm.List()
 	if err != nil {
@@ -77,7 +76,7 @@ func groupDevices(dm DM, vg string) (all []devmapper.Mapped, err error) {
 	return all, nil
 }
 
-// used returns the volumes of devices, and hidden ones only if nothing else is left.
+// used returns the volumes of devices, or the hidden volumes if there are no others.
 func used(devices []devmapper.Mapped) (all []volume.Used) {
 	for _, hidden := range []bool{false, true} {
 		for _, m := range devices {

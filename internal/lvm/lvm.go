@@ -1,12 +1,10 @@
-// Package lvm is the block device provider for real LVM2: volume groups and
-// logical volumes as lvm2's own commands change them, and their devices as
-// device-mapper shows them.
+// Package lvm is the block device provider for LVM2. It changes volume groups and logical volumes
+// with lvm2's commands, and reads their devices from device-mapper.
 //
-// An LVM command takes a third of a second on any machine, so none is started where an
-// ioctl suffices: device-mapper says whether a volume is active, suspended or open, by uuid
-// and never by name. One report reads the metadata for all readers, and is cached until
-// something changes it. The package removes no volume that was ever active, and does not
-// read the contents of devices.
+// An LVM command takes a third of a second on any machine, so the package starts none where an
+// ioctl suffices: device-mapper reports whether a volume is active, suspended or open, by its
+// uuid. One report reads the metadata for all readers, and is cached until the metadata changes.
+// The package removes no volume that was ever active, and does not read the contents of devices.
 package lvm
 
 import (
@@ -33,18 +31,18 @@ type Options struct {
 	// Limits returns the limits of a volume group, as they are now; nil = there are none.
 	Limits func(vg string) *volume.Limits
 
-	// Locks knows the lock managers of shared groups; nil = LVM alone decides.
+	// Locks controls the lock managers of shared groups; nil = only LVM checks locks.
 	Locks Locks
 
 	// Waited, if set, is called after a command has waited for earlier ones of its group.
 	Waited func(vg string, took time.Duration)
 
-	// Lost reports whether the locks of a shared volume group are lost: its volumes are
-	// deactivated without LVM; nil = those of none are.
+	// Lost reports whether the locks of a shared volume group are lost: then its volumes are
+	// deactivated without LVM. nil = they are never lost.
 	Lost func(vg string) bool
 
-	// CallDeadline is how long a call may wait: a command that hangs is reported well
-	// before that. 0 = long.
+	// CallDeadline is how long a call may wait; a command that hangs is reported well before
+	// that. 0 = no limit.
 	CallDeadline time.Duration
 
 	Dev string // "/dev"; another directory in tests
@@ -81,22 +79,22 @@ type Provider struct {
 
 	lvmDir         string                                // where LVM has its configuration
 	commandTimeout time.Duration                         // of a command that changes something; less in tests
-	diskGone       func(number string) bool              // diskGone; another in tests
-	devicesOn      func(number string) ([]string, error) // devicesOn; another in tests
+	diskGone       func(number string) bool              // diskGone; replaced in tests
+	devicesOn      func(number string) ([]string, error) // devicesOn; replaced in tests
 
-	requests func(number string) (waiting bool, done int64)   // requests; another in tests
-	pending  func(dev string, list []devmapper.Mapped) []disk // pendingDisks; another in tests
+	requests func(number string) (waiting bool, done int64)   // requests; replaced in tests
+	pending  func(dev string, list []devmapper.Mapped) []disk // pendingDisks; replaced in tests
 
 	mu       sync.Mutex
 	inflight map[volume.UUID]<-chan struct{} // guarded by mu: volumes that a command works on
-	locked   map[volume.UUID]lock            // guarded by mu: of active volumes in shared groups
-	owed     map[volume.UUID]bool            // guarded by mu: volumes whose lock a command may have taken, and none has given back
+	locked   map[volume.UUID]lock            // guarded by mu: the locks of active volumes in shared groups
+	mayHold  map[volume.UUID]bool            // guarded by mu: volumes whose lock an interrupted command may have taken
 	taken    map[volume.UUID]volume.Taken    // guarded by mu: active volumes whose lock another node has taken
-	stalled  map[string]int64                // guarded by mu: what a disk, by its number, had completed when it was found to stall
+	stalled  map[string]int64                // guarded by mu: by disk number, the completed requests when the disk was found stalled
 }
 
-// New returns a provider. Commands of an earlier flexd that still run are found
-// by the locks they hold.
+// New returns a provider. It finds commands of an earlier flexd that still run by the lock files
+// that they hold.
 func New(o Options) *Provider {
 	if o.DM == nil {
 		o.DM = devmapper.New()
@@ -113,7 +111,7 @@ func New(o Options) *Provider {
 		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), diskGone: diskGone, devicesOn: devicesOn,
 		requests: func(number string) (bool, int64) { return requests("/sys", number) },
 		pending:  func(dev string, list []devmapper.Mapped) []disk { return pendingDisks("/sys", dev, list) },
-		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{}, owed: map[volume.UUID]bool{}, taken: map[volume.UUID]volume.Taken{}, stalled: map[string]int64{},
+		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{}, mayHold: map[volume.UUID]bool{}, taken: map[volume.UUID]volume.Taken{}, stalled: map[string]int64{},
 	}
 	p.config = configuration{filter: o.Filter, reading: make(chan struct{}, 1)}
 	for name := range o.Groups {
@@ -131,15 +129,15 @@ func (p *Provider) newGroup(name string) *group {
 	return g
 }
 
-// group returns the queue of a volume group. A group that is not configured has one as well
-// if a volume of it must be released.
+// group returns the queue of a volume group, also of a group that is not configured any more, whose
+// volumes must be released.
 func (p *Provider) group(name string) (*group, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	g := p.groups[name]
 	if g == nil {
 		if err := checkName(name); err != nil {
-			return nil, fmt.Errorf("volume group: %v", err) // not the code of a pod's option
+			return nil, fmt.Errorf("volume group: %v", err) // without the code for a wrong option of a pod
 		}
 		g = p.newGroup(name)
 		p.groups[name] = g
@@ -168,9 +166,9 @@ func (p *Provider) Words(ctx context.Context, vg string) ([]string, error) {
 	return s.words(""), nil
 }
 
-// LookUp looks a volume up by name. A known volume is cached until something changes in its
-// group; its absence is always checked again. A failure to read is an error, and so is a
-// missing group: its disk may appear later.
+// LookUp looks a volume up by name. A known volume is cached until its group changes; an absent
+// volume is always looked up again. A failure to read is an error, and so is a missing group, whose
+// disk may appear later.
 func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, error) {
 	g, err := p.configured(name.VG)
 	if err != nil {
@@ -197,8 +195,7 @@ func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, err
 	return lv, nil
 }
 
-// judge returns the presence of a volume. One without a device is not to be used if LVM would not
-// activate it.
+// judge returns the presence of a volume. An inactive volume that LVM would not activate is Foreign.
 func (p *Provider) judge(f *Facts, name volume.Name) volume.LV {
 	lv := f.judge(name)
 	if lv.Presence != volume.Present {

@@ -7,12 +7,11 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// checkName applies LVM's rule for names, so that a name is never mistaken for an option or
-// a path.
+// checkName applies LVM's rules for names, so that no name is taken for an option or a path.
 func checkName(s string) error {
 	wrong := strings.ContainsFunc(s, func(r rune) bool { return !isNameRune(r) })
 	if s == "" || s == "." || s == ".." || len(s) > 127 || s[0] == '-' || wrong {
-		return volume.Errorf(volume.Invalid, "%.140q is no name that LVM allows", s)
+		return volume.Errorf(volume.Invalid, "%.140q is not a valid LVM name", s)
 	}
 	return nil
 }
@@ -23,7 +22,7 @@ func isNameRune(r rune) bool { return alphanumeric(r) || strings.ContainsRune("+
 // the group and of the volume are doubled. layer is the suffix of LVM's hidden devices, such as
 // "tpool" or "real".
 func parseDMName(s string) (name volume.Name, layer string, ok bool) {
-	const dash = "\x00" // in no name
+	const dash = "\x00" // which no name contains
 	parts := strings.Split(strings.ReplaceAll(s, "--", dash), "-")
 	if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
 		return volume.Name{}, "", false
@@ -40,8 +39,8 @@ func parseDMName(s string) (name volume.Name, layer string, ok bool) {
 // LVM's uuids are 32 letters and digits, shown in groups of 6-4-4-4-4-4-6.
 const uuidLength = 32
 
-// IsUUID reports whether an identity is that of an LVM volume, also in the form of an
-// earlier version's notes.
+// IsUUID reports whether an identity has the form of an LVM volume's, also in the notes of an
+// earlier version.
 func IsUUID(id volume.UUID) bool {
 	_, _, ok := split(id)
 	return ok || isUUID(string(id))
@@ -74,7 +73,7 @@ func dmUUID(id volume.UUID) string {
 	return "LVM-" + ungrouped.Replace(string(id))
 }
 
-var ungrouped = strings.NewReplacer("-", "", "_", "") // each look needs it
+var ungrouped = strings.NewReplacer("-", "", "_", "") // made once, as each look uses it
 
 // selection is the expression by which LVM's commands select a volume.
 func selection(id volume.UUID) string {
@@ -82,8 +81,7 @@ func selection(id volume.UUID) string {
 	return "(vg_uuid=" + vg + " && lv_uuid=" + lv + ")"
 }
 
-// parseDMUUID returns the volume of a device, if it is a volume: LVM's hidden devices have
-// a suffix.
+// parseDMUUID returns the volume of a device. Hidden devices, which have a suffix, are not volumes.
 func parseDMUUID(s string) (volume.UUID, bool) {
 	rest, ok := strings.CutPrefix(s, "LVM-")
 	if !ok || len(rest) != 2*uuidLength || !isAlphanumeric(rest) {
@@ -92,7 +90,7 @@ func parseDMUUID(s string) (volume.UUID, bool) {
 	return identity(grouped(rest[:uuidLength]), grouped(rest[uuidLength:])), true
 }
 
-// grouped is a uuid as LVM shows it.
+// grouped returns a uuid in LVM's form.
 func grouped(s string) string {
 	return s[:6] + "-" + s[6:10] + "-" + s[10:14] + "-" + s[14:18] + "-" + s[18:22] + "-" + s[22:26] + "-" + s[26:]
 }

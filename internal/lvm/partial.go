@@ -10,15 +10,15 @@ import (
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
-// A loss is what a volume, or a pool, had on disks that are missing. LVM calls each of them partial.
+// A loss is the data of a volume or a pool on missing disks. LVM calls such a volume or pool partial.
 type loss struct {
-	own       bool     // data that is nowhere else
-	raids     []string // RAIDs that have all their data on other disks: itself, or below it
-	snapshots []string // of it: their space, and none of its own data
+	own       bool     // some data is on no other disk
+	raids     []string // the RAIDs, itself or below it, that have all their data on other disks
+	snapshots []string // its snapshots whose space is on a missing disk
 }
 
-// above returns the volume that has a part, by the part's name.
-func above(part string) string {
+// parentName returns the name of the volume that has a part, by the part's name.
+func parentName(part string) string {
 	at := 0
 	for _, mark := range reserved {
 		at = max(at, strings.LastIndex(part, mark))
@@ -26,11 +26,11 @@ func above(part string) string {
 	return part[:at]
 }
 
-// upward returns what a hidden volume is a part or the cache of; "" = none is known.
-func (f *Facts) upward(part string) string {
+// parent returns the volume that has a hidden volume as a part or as its cache; "" = none is known.
+func (f *Facts) parent(part string) string {
 	up, ok := f.cached[part]
 	if !ok {
-		up = above(part)
+		up = parentName(part)
 	}
 	if _, ok := f.LVs[up]; !ok || !f.LVs[part].Hidden {
 		return ""
@@ -38,10 +38,9 @@ func (f *Facts) upward(part string) string {
 	return up
 }
 
-// whole returns the volume, or the pool, of which a hidden volume is a part, a part of a part, or the
-// cache; other volumes are their own.
+// whole returns the volume or pool at the top: the last parent of a hidden volume, or the volume itself.
 func (f *Facts) whole(name string) string {
-	for up := f.upward(name); up != ""; up = f.upward(name) {
+	for up := f.parent(name); up != ""; up = f.parent(name) {
 		name = up
 	}
 	return name
@@ -57,17 +56,17 @@ func leg(raid, part string) (number string, ok bool) {
 	return "", false
 }
 
-// lose notes what is lost with volumes, and parts of volumes, that have extents on missing disks.
-func (f *Facts) lose(names []string) {
+// recordLosses records the losses of volumes from the volumes and parts with extents on missing disks.
+func (f *Facts) recordLosses(names []string) {
 	type part struct{ volume, raid string }
 	var parts []part
 	legs := map[string]map[string]bool{} // by RAID: the numbers of its legs
 	for _, name := range names {
-		if strings.Contains(name, "_pmspare") { // the reserve of the group's pools, and a part of none
+		if strings.Contains(name, "_pmspare") { // the spare metadata of the group's pools, no part of a volume
 			continue
 		}
 		p := part{volume: name}
-		for up := f.upward(name); up != ""; up = f.upward(up) {
+		for up := f.parent(name); up != ""; up = f.parent(up) {
 			if number, ok := leg(up, p.volume); ok && f.LVs[up].redundant() {
 				if p.raid = up; legs[up] == nil {
 					legs[up] = map[string]bool{}
@@ -76,7 +75,7 @@ func (f *Facts) lose(names []string) {
 			}
 			p.volume = up
 		}
-		f.adrift = f.adrift || f.LVs[p.volume].Hidden && !f.LVs[p.volume].merging()
+		f.unknownPartLost = f.unknownPartLost || f.LVs[p.volume].Hidden && !f.LVs[p.volume].merging()
 		parts = append(parts, p)
 	}
 	slices.SortFunc(parts, func(a, b part) int {
@@ -92,7 +91,7 @@ func (f *Facts) lose(names []string) {
 				continue
 			case !own:
 				lost.raids = append(lost.raids, p.raid)
-			case name == l.Origin && !l.merging(): // what is merged is a part of the origin
+			case name == l.Origin && !l.merging(): // a snapshot that is being merged is a part of the origin
 				lost.snapshots = append(lost.snapshots, l.Name)
 			default:
 				lost.own = true
@@ -102,7 +101,7 @@ func (f *Facts) lose(names []string) {
 	}
 }
 
-// redundant reports whether a volume itself has its data on several disks.
+// redundant reports whether a volume is a RAID with redundancy or a mirror.
 func (l Logical) redundant() bool { return l.raid() || slices.Contains(l.Layout, "mirror") }
 
 // raid reports whether a volume is a RAID with redundancy. LVM shows --type raid0_meta as "raid" alone.
@@ -137,14 +136,14 @@ func (f *Facts) lossOf(l Logical) loss {
 		add(f.lost[below.Name])
 	}
 	// A volume without a known loss is partial because of an unknown part.
-	all.own = all.own || f.adrift || len(all.raids)+len(all.snapshots) == 0
+	all.own = all.own || f.unknownPartLost || len(all.raids)+len(all.snapshots) == 0
 	return all
 }
 
-// loses reports whether a volume, active or not, has lost data. A part that is not known counts unless
-// it is a RAID, which has other copies.
-func (f *Facts) loses(l Logical) bool {
-	l = f.together(l)
+// hasLostData reports whether a volume, active or not, has lost data. An unknown lost part counts, except
+// for a RAID, which has other copies.
+func (f *Facts) hasLostData(l Logical) bool {
+	l = f.healthOf(l)
 	if l.Health != "partial" {
 		return false
 	}
@@ -154,19 +153,19 @@ func (f *Facts) loses(l Logical) bool {
 	return f.lossOf(l).own
 }
 
-// together returns the volume whose health counts: LVM activates a thick snapshot with its origin, and
-// shows only the origin as partial.
-func (f *Facts) together(l Logical) Logical {
+// healthOf returns the volume with the health status of l: LVM activates a thick snapshot with its
+// origin, and shows only the origin as partial.
+func (f *Facts) healthOf(l Logical) Logical {
 	if l.thickSnapshot() && l.Health != "partial" {
 		return f.LVs[l.Origin]
 	}
 	return l
 }
 
-// partial returns why LVM does not activate a volume while a disk is missing, and the remedy for an
-// active or an inactive one; "" = it does.
+// partial returns why LVM does not activate a volume while a disk is missing, and the remedy, which
+// depends on whether the volume is active; "" = LVM activates it.
 func (f *Facts) partial(l Logical, active bool) string {
-	if l = f.together(l); l.Health != "partial" {
+	if l = f.healthOf(l); l.Health != "partial" {
 		return ""
 	}
 	name, lost := f.Name+"/"+l.Name, f.lossOf(l)
@@ -175,7 +174,7 @@ func (f *Facts) partial(l Logical, active bool) string {
 	case lost.own:
 		return fmt.Sprintf("%s is partial: it has extents on a disk that is missing (%s)", name, f.missing())
 	case !raid || f.integrity(l.Name):
-		text := fmt.Sprintf("%s is partial: %s is on a disk that is missing (%s). All its data is on other disks if its RAIDs were in sync, but LVM does not activate it like that. Bring the disk back (pvs, dmesg)", name, f.where(lost), f.missing())
+		text := fmt.Sprintf("%s is partial: %s is on a disk that is missing (%s). All its data is on other disks if its RAIDs were in sync, but LVM does not activate it while a disk is missing. Bring the disk back (pvs, dmesg)", name, f.where(lost), f.missing())
 		if remedy := f.remedy(l, lost, active); remedy != "" {
 			text += "; only if it is lost: " + remedy
 		}
@@ -190,7 +189,7 @@ func (f *Facts) integrity(raid string) bool {
 	return ok
 }
 
-// where describes what is lost of a volume that has all its data.
+// where describes the lost parts of a volume that has all its data.
 func (f *Facts) where(lost loss) string {
 	text := ""
 	add := func(what string, names []string) {
@@ -207,8 +206,8 @@ func (f *Facts) where(lost loss) string {
 	return text
 }
 
-// remedy returns the commands that make a volume whole that has all its data; "" = there are none. LVM
-// asks before a repair: -y would let newer versions repair a RAID that is not active.
+// remedy returns the commands that repair a volume that has all its data; "" = there are none. The repair
+// has no -y: with it, newer LVM versions would repair a RAID that is not active.
 func (f *Facts) remedy(l Logical, lost loss, active bool) string {
 	var all []string
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(lost.snapshots))) {
@@ -226,7 +225,7 @@ func (f *Facts) remedy(l Logical, lost loss, active bool) string {
 	if len(inactive) > 0 {
 		return strings.Join(append(all, inactive...), ", then ")
 	}
-	if !active && slices.Contains(l.Layout, "writecache") { // LVM never activates that partially
+	if !active && slices.Contains(l.Layout, "writecache") { // which LVM never activates partially
 		return ""
 	}
 	all = append(all, "give the group another disk (vgextend)")
@@ -243,8 +242,8 @@ func (f *Facts) remedy(l Logical, lost loss, active bool) string {
 	return strings.Join(all, ", then ")
 }
 
-// allGone reports whether all disks below a device are gone. Nothing can be read from it then, and
-// when the disks come back, a new activation uses them.
+// allGone reports whether all disks below a device are gone. Then nothing can be read from it, and a
+// new activation uses the disks that return.
 func (t *tree) allGone(m devmapper.Mapped) bool {
 	disks, gone := 0, 0
 	t.walk(m, func(n *node, _ bool) {

@@ -89,7 +89,7 @@ func TestPartial(t *testing.T) {
 			"it has extents on", "it has extents on", "it has extents on", "|"},
 		{"a part of what is not known", append(snapshot[:2:2], "[pvmove0] linear private"), "v", []string{"s", "[pvmove0]"}, "it has extents on", "it has extents on", "it has extents on", "|"},
 		{"a writecache on a RAID", slices.Concat([]string{"[v_wcorig] linear private"}, raid("[c_cvol]", "raid,raid1,writecache,cachevol private", 2), []string{"v writecache public [c_cvol] [v_wcorig]"}), "[c_cvol] v", []string{"[c_cvol_rimage_0]"},
-			"does not activate it like that. Bring the disk back (pvs, dmesg)", "", repair + "c_cvol", "a copy of vg0/c_cvol|" + repair},
+			"does not activate it while a disk is missing. Bring the disk back (pvs, dmesg)", "", repair + "c_cvol", "a copy of vg0/c_cvol|" + repair},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, p := newFake(t, 0)
@@ -166,10 +166,10 @@ func TestPartialUnnoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.loses("v0", "v0")
-	p.groups["vg0"].at = time.Now().Add(-2 * unnoticed)
+	p.groups["vg0"].at = time.Now().Add(-2 * deactivateFactsAge)
 	is(t, p.Deactivate(t.Context(), "", lv, volume.Device{}), nil, "it stays active", "it has extents on a disk that is missing")
 	f.missing, f.gaps, f.pvs, f.lvs["v0"].health = 0, "", "", ""
-	p.groups["vg0"].at = time.Now().Add(-2 * unnoticed)
+	p.groups["vg0"].at = time.Now().Add(-2 * deactivateFactsAge)
 	if err := p.Deactivate(t.Context(), "", lv, volume.Device{}); err != nil || len(f.devices) != 0 {
 		t.Errorf("%v %+v", err, f.devices)
 	}

@@ -19,19 +19,19 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A placement is where the metadata of a group places its volumes, by the numbers of its disks.
+// A placement has the extents of a group's volumes according to its metadata, by disk number.
 type placement struct {
 	disks map[string]bool
-	needs []need // of the disks
-	all   bool   // these are all disks of the group
-	spans spans  // of the volumes and their parts; "" = free
+	needs []need // the sizes that the disks must have
+	all   bool   // disks has all disks of the group
+	spans spans  // owned by the volumes and their parts; "" = free
 
 	mu     sync.Mutex
-	stacks map[string]bool // of its disks; guarded by mu, as what follows; built on first use
-	others map[string]bool // by the number of another disk: it is foreign
+	stacks map[string]bool // guarded by mu: stackOf the disks, made at the first use
+	others map[string]bool // guarded by mu: whether a disk, by number, is foreign
 }
 
-// placed returns the placement of a group whose disks are there.
+// placed returns the placement of a group. It fails if a disk with free space is not present.
 func (f *Facts) placed() (*placement, error) {
 	p := &placement{disks: map[string]bool{}, all: f.Missing == 0, spans: spans{}}
 	numbers := map[string]string{}
@@ -55,7 +55,7 @@ func (f *Facts) placed() (*placement, error) {
 		ends[s.disk] = max(ends[s.disk], s.end)
 		if n, err := number(s.disk); err == nil {
 			p.spans.add(extent{n, s.start, s.end}, s.owner)
-		} else if s.owner == "" { // what is free is unknown
+		} else if s.owner == "" { // the free space is unknown
 			return nil, err
 		}
 	}
@@ -68,8 +68,8 @@ func (f *Facts) placed() (*placement, error) {
 	return p, nil
 }
 
-// idOf returns the volume, or the part of one, that has a device by its uuid, and the suffix there
-// of LVM's hidden devices. The metadata may not have it.
+// idOf returns the identity of the volume or part of a volume in a device's uuid, and the suffix of
+// LVM's hidden devices. The metadata may not have that volume.
 func (f *Facts) idOf(m devmapper.Mapped) (id volume.UUID, suffix string, ours bool) {
 	rest, ours := strings.CutPrefix(m.UUID, dmUUID(volume.UUID(f.UUID)))
 	if !ours || len(rest) < uuidLength {
@@ -78,8 +78,8 @@ func (f *Facts) idOf(m devmapper.Mapped) (id volume.UUID, suffix string, ours bo
 	return identity(f.UUID, grouped(rest[:uuidLength])), rest[uuidLength:], true
 }
 
-// misplaced describes how the extents of a device differ from those that the metadata gives to its
-// volume, or part of a volume; "" = they do not differ, or that is unknown.
+// misplaced describes how a device differs from the metadata of its volume or part of a volume, mostly
+// in its extents; "" = no difference is known.
 func (f *Facts) misplaced(m devmapper.Mapped) string {
 	id, suffix, ours := f.idOf(m)
 	if f.place == nil || !ours {
@@ -93,12 +93,12 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 	}
 	for _, e := range extents(m) {
 		if slices.Contains(slices.Collect(f.place.spans.owners(e)), "") {
-			if size := f.LVs[name].Size; size > 0 && size < m.Size() && f.misplaced(beginning(m, size)) == "" {
+			if size := f.LVs[name].Size; size > 0 && size < m.Size() && f.misplaced(truncated(m, size)) == "" {
 				return join.Enlarged
 			}
 			return "lies on space that the metadata counts as free"
 		}
-		if where := f.onOther(e, id); where != "" {
+		if where := f.overlapsOther(e, id); where != "" {
 			return where
 		}
 		if f.place.foreign(e.disk) {
@@ -106,7 +106,7 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 		}
 	}
 	if dm, layer, ok := parseDMName(m.Name); ok && layer == "" && suffix == "" && !isPart(dm.LV) && isPart(name) {
-		return fmt.Sprintf("is a volume, and the metadata has it as %s/%s, a part of another", f.Name, name)
+		return fmt.Sprintf("is a volume, and the metadata has it as %s/%s, a part of another volume", f.Name, name)
 	}
 	if l := f.LVs[name]; name != "" && suffix == "" && !l.merging() && len(m.Targets) > 0 && !fenced(m) {
 		if is, has, known := f.thinIDs(m, id); known && is != has {
@@ -115,9 +115,9 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 		// The next activation of a snapshot writes a header to its space.
 		switch is, has := l.thickSnapshot(), m.Targets[0].Type == "snapshot"; {
 		case is && !has:
-			return "is no snapshot, and the metadata says that it is one"
+			return "is not a snapshot, and the metadata says that it is"
 		case has && !is:
-			return "is a snapshot, and the metadata says that it is none"
+			return "is a snapshot, and the metadata says that it is not"
 		}
 	}
 	for _, t := range m.Targets {
@@ -128,16 +128,16 @@ func (f *Facts) misplaced(m devmapper.Mapped) string {
 	return ""
 }
 
-// typed are the targets whose type must be in the layout of their volume. A linear or striped
-// target can be a layer of another type, for example over an external origin; on a disk, its
-// extents are compared.
+// typed has the target types that must be in the layout of their volume. A linear or striped target
+// can be a layer of another type, for example over an external origin; on a disk, its extents are
+// compared instead.
 var typed = map[string]bool{"cache": true, "mirror": true, "raid": true, "thin": true, "writecache": true}
 
 // compared reports whether misplaced has compared the whole table of a device with the metadata.
 func (f *Facts) compared(t *tree, n *node) bool {
 	id, suffix, _ := f.idOf(n.Mapped)
 	l, known := f.LVs[f.names[id]]
-	store := suffix == "" && l.thickSnapshot() || suffix == "-cdata" || suffix == "-cmeta" // of another size
+	store := suffix == "" && l.thickSnapshot() || suffix == "-cdata" || suffix == "-cmeta" // its size differs from the volume's
 	if f.place == nil || !known || !store && l.Size != n.Size() {
 		return false
 	}
@@ -158,8 +158,8 @@ func (f *Facts) compared(t *tree, n *node) bool {
 	})
 }
 
-// bypassed reports whether a device is the origin of thick snapshots and its table bypasses them:
-// the snapshots do not get the former contents of what is written to it.
+// bypassed reports whether a device is the origin of thick snapshots, but its table bypasses them: a
+// write to it does not save the former contents in the snapshots.
 func (f *Facts) bypassed(m devmapper.Mapped, id volume.UUID) bool {
 	l := f.lv(id)
 	return slices.Contains(l.Role, "thickorigin") && len(m.Targets) > 0 && !strings.HasPrefix(m.Targets[0].Type, "snapshot-") && !fenced(m)
@@ -185,8 +185,8 @@ func (f *Facts) sameThin(m devmapper.Mapped, uuid volume.UUID) bool {
 	return known && is == has
 }
 
-// beginning returns a device with only its first bytes.
-func beginning(m devmapper.Mapped, size int64) devmapper.Mapped {
+// truncated returns a device with only its first size bytes.
+func truncated(m devmapper.Mapped, size int64) devmapper.Mapped {
 	var targets []devmapper.Target
 	for _, t := range m.Targets {
 		if t.Length = min(t.Length, size); t.Length > 0 {
@@ -198,8 +198,8 @@ func beginning(m devmapper.Mapped, size int64) devmapper.Mapped {
 	return m
 }
 
-// onOther describes another volume than the given one on whose space an extent lies, or "".
-func (f *Facts) onOther(e extent, id volume.UUID) string {
+// overlapsOther describes a volume other than id that owns space of an extent; "" = none.
+func (f *Facts) overlapsOther(e extent, id volume.UUID) string {
 	for owner := range f.place.spans.owners(e) {
 		if owner != "" && owner != string(id) {
 			return fmt.Sprintf("lies on space that the metadata gives to %s/%s", f.Name, f.names[volume.UUID(owner)])
@@ -208,8 +208,8 @@ func (f *Facts) onOther(e extent, id volume.UUID) string {
 	return ""
 }
 
-// foreign reports whether a disk is there, is no device of LVM's, and is none of the group's under
-// another name: multipath over it, one of its paths, or the RAID that it is a part of.
+// foreign reports whether a disk exists, is not an LVM device, and is not related to a disk of the
+// group: multipath over it, one of its paths, or the RAID that it is a part of.
 func (p *placement) foreign(disk string) bool {
 	if _, _, isNumber := sysfs.SplitNumber(disk); !isNumber || !p.all || len(p.disks) == 0 || p.disks[disk] {
 		return false
@@ -236,8 +236,8 @@ func (p *placement) foreign(disk string) bool {
 	return foreign
 }
 
-// stackOf returns the directories in sysfs of a disk, of those above and below it, and of the disks
-// whose partitions they are.
+// stackOf returns the sysfs directories of a disk, of the devices above and below it, and of the disks
+// whose partitions these are.
 func stackOf(disk string) (all []string) {
 	self, err := filepath.EvalSymlinks("/sys/dev/block/" + disk)
 	if err != nil {
@@ -277,10 +277,10 @@ func legsOf(t devmapper.Target) int {
 type span struct {
 	extent
 	owner string
-	until int64 // the greatest end of the spans of the disk up to this one
+	until int64 // the greatest end of this and the earlier spans of the disk
 }
 
-// spans are by their disk, in the order of their starts. They may overlap.
+// spans are by disk, sorted by their starts. They may overlap.
 type spans map[string][]span
 
 // add adds an extent. sort must follow the last one.
@@ -299,7 +299,7 @@ func (s spans) sort() {
 	}
 }
 
-// owners returns the owner of each span that has a part of the extents.
+// owners returns the owner of each span that overlaps the extents.
 func (s spans) owners(extents ...extent) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, e := range extents {
@@ -316,11 +316,11 @@ func (s spans) owners(extents ...extent) iter.Seq[string] {
 
 // An extent is a part of a disk, or a thin device of a pool.
 type extent struct {
-	disk       string // its number, or its path; the pool
-	start, end int64  // sectors; the id
+	disk       string // its number or path; or the pool
+	start, end int64  // sectors; or the id of the thin device
 }
 
-// extents returns which parts of disks a device maps itself.
+// extents returns the extents that a device itself maps.
 func extents(m devmapper.Mapped) (all []extent) {
 	for _, target := range m.Targets {
 		words, length := strings.Fields(target.Params), target.Length/512

@@ -244,7 +244,7 @@ func TestOwnersOfWholeDisk(t *testing.T) {
 	}
 	f.place.spans.sort()
 	whole, began := extent{"8:0", 0, n * 8}, time.Now()
-	if got := f.onOther(whole, ""); got != "lies on space that the metadata gives to vg0/v0" {
+	if got := f.overlapsOther(whole, ""); got != "lies on space that the metadata gives to vg0/v0" {
 		t.Error(got)
 	}
 	if all := slices.Collect(f.place.spans.owners(whole)); len(all) != n || all[n-1] == all[0] {

@@ -11,12 +11,12 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Pool is a thin pool as device-mapper sees it.
+// A Pool is the state of a thin pool in device-mapper.
 type Pool struct {
 	Name       volume.Name
-	Size       int64 // in the metadata, as is the next
-	MetaSize   int64
-	Active     bool // otherwise the other fields are not known
+	Size       int64 // in LVM's metadata
+	MetaSize   int64 // likewise
+	Active     bool  // otherwise the other fields are not known
 	Data       Usage
 	Metadata   Usage
 	Mode       string // "rw", "ro", "out_of_data_space", "Fail", "Error"
@@ -24,7 +24,7 @@ type Pool struct {
 	NeedsCheck bool
 }
 
-// A Usage is how much of something is used, in bytes.
+// A Usage has used and total bytes.
 type Usage struct{ Used, Total int64 }
 
 // Free returns the unused bytes.
@@ -48,7 +48,7 @@ func (p Pool) Failed() string {
 		return "the pool has failed: " + repair
 	case p.NeedsCheck:
 		return "the pool's metadata must be checked: " + repair
-	case p.Metadata.Total > 0 && p.Metadata.Free() == 0: // the kernel notices with the first write
+	case p.Metadata.Total > 0 && p.Metadata.Free() == 0: // the kernel detects this at the next write
 		return "the pool's metadata is full: lvextend --poolmetadatasize +SIZE " + p.Name.String()
 	case p.Mode == "ro":
 		return "the pool is read-only: its metadata is full or broken; if full: lvextend --poolmetadatasize +SIZE " + p.Name.String()
@@ -70,8 +70,7 @@ func (p Pool) Full() string {
 	return ""
 }
 
-// Trouble describes a problem of a pool, including a usage above that percentage; "" = no
-// problem.
+// Trouble describes a problem of a pool, also a usage above percent; "" = no problem.
 func (p Pool) Trouble(percent float64) string {
 	if why := p.Full(); why != "" || !p.Active {
 		return why
@@ -91,8 +90,8 @@ func (l Logical) thinPool() bool {
 	return slices.Contains(l.Layout, "thin") && slices.Contains(l.Layout, "pool")
 }
 
-// PoolStates returns the state of the named pools, nil = all. It starts no process and never
-// waits: it omits pools that are not in the cached metadata.
+// PoolStates returns the state of the named pools (nil = all) in the cached metadata. It starts no
+// process and does not wait for a report.
 func (p *Provider) PoolStates(vg string, names []string) ([]Pool, error) {
 	g, err := p.configured(vg)
 	if err != nil {
@@ -129,7 +128,7 @@ func (p *Provider) PoolStates(vg string, names []string) ([]Pool, error) {
 	return all, failed
 }
 
-// pool returns the state of one pool. Volumes use a hidden device of it.
+// pool returns the state of one pool. If volumes use the pool, it has a hidden device (-tpool).
 func (p *Provider) pool(f *Facts, l Logical) (Pool, error) {
 	one := Pool{Name: volume.Name{VG: f.Name, LV: l.Name}, Size: l.Size, MetaSize: f.LVs[l.Name+"_tmeta"].Size}
 	for _, layer := range []string{"-tpool", ""} {

@@ -15,9 +15,9 @@ import (
 )
 
 // neverActive reports whether a volume is a RAID whose lvcreate was interrupted before the first
-// activation. Until LVM has zeroed the metadata volumes of the RAID, these are visible, and LVM
-// refuses to activate the RAID; so it contains no data. A RAID with data can have a visible
-// metadata volume, too, of a leg that lvconvert was about to add, but its other ones are hidden.
+// activation. The metadata volumes of a RAID are visible until LVM has zeroed them, and LVM does not
+// activate the RAID before; so it contains no data. A RAID with data can also have a visible metadata
+// volume, of a leg that lvconvert was about to add, but its other metadata volumes are hidden.
 func (f *Facts) neverActive(l Logical) bool {
 	if !l.creating() || !slices.Contains(l.Layout, "raid") {
 		return false
@@ -37,16 +37,15 @@ func (f *Facts) neverActive(l Logical) bool {
 }
 
 // unknownToPool reports whether the activation of a thin volume failed because its pool does not have
-// it: lvcreate writes the metadata first, and was interrupted before its message to the pool. LVM
-// loads the volume's table before it sends that message, so this error is permanent; and there is no
-// data.
+// it: lvcreate was interrupted after it wrote the metadata, before its message to the pool. The error is
+// permanent, since LVM loads the volume's table before it sends that message. The volume has no data.
 func (l Logical) unknownToPool(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && l.Pool != "" && strings.Contains(e.Text, "reload ioctl on") && strings.Contains(e.Text, "failed: No data available")
 }
 
 // removeRemains removes a volume that was never active, with its parts, and returns the metadata
-// without it. It does not remove another volume of that name, or one that was completed meanwhile.
+// without it. It does not remove another volume of that name, or a volume that was completed meanwhile.
 func (g *group) removeRemains(ctx context.Context, l Logical) (*Facts, error) {
 	if err := g.changeable(ctx); err != nil {
 		return nil, err
@@ -56,7 +55,7 @@ func (g *group) removeRemains(ctx context.Context, l Logical) (*Facts, error) {
 	case err != nil:
 		return nil, err
 	case active:
-		return nil, fmt.Errorf("its creation was interrupted before it could be activated, but it has a device. Look at that first; only if nothing in it is needed: lvremove %s", name)
+		return nil, fmt.Errorf("its creation was interrupted before it could be activated, but it has a device. Look at its contents first; only if they are not needed: lvremove %s", name)
 	}
 	release, err := g.take(ctx)
 	if err != nil {
@@ -66,14 +65,14 @@ func (g *group) removeRemains(ctx context.Context, l Logical) (*Facts, error) {
 	g.invalidate()
 	release()
 	if err != nil {
-		return nil, fmt.Errorf("the creation of %s was interrupted, and what it left could not be removed: %w", name, err)
+		return nil, fmt.Errorf("the creation of %s was interrupted, and its remains could not be removed: %w", name, err)
 	}
 	f, _, err := g.look(ctx, true)
 	return f, err
 }
 
-// freeParts removes the devices of the parts of a RAID that has no device itself. An interrupted
-// activation leaves them; LVM then refuses to activate the RAID, and does not deactivate its parts.
+// freeParts removes devices of parts of an inactive RAID that an interrupted activation has left.
+// While they exist, LVM refuses to activate the RAID, and it does not deactivate them.
 func (g *group) freeParts(ctx context.Context, l Logical) error {
 	if !slices.Contains(l.Layout, "raid") {
 		return nil
@@ -107,18 +106,18 @@ func (g *group) freeParts(ctx context.Context, l Logical) error {
 	return removeDevices(ctx, g.p.Runner, left)
 }
 
-// A leftPart is a device that an interrupted command of LVM has left, of a part of that volume.
+// A leftPart is the device of a part of a volume that an interrupted LVM command has left.
 type leftPart struct{ device, whole string }
 
-// left returns the devices that an interrupted command of LVM has left: of parts of a volume that has no
-// device itself, which LVM then refuses to activate. A device comes after those that use it, so that they
-// can be removed in this order. A running command may have them for a moment.
-func (p *Provider) left(f *Facts, list []devmapper.Mapped) (all []leftPart) {
+// leftParts returns the devices of parts that an interrupted LVM command has left. The whole volume has no
+// device, and LVM refuses to activate it while they exist. A device comes after its users, so that the
+// devices can be removed in this order. A running command may have such devices for a moment.
+func (p *Provider) leftParts(f *Facts, list []devmapper.Mapped) (all []leftPart) {
 	active := map[string]bool{}
 	for _, m := range list {
 		active[ownerOf(m.UUID)] = true
 	}
-	t, wholes, uses := p.tree(), map[string]string{}, map[string]int{} // uses: of a device's number, by those in all
+	t, wholes, uses := p.tree(), map[string]string{}, map[string]int{} // uses: of a device, by number, by the devices in all
 	var rest []*node
 	for _, m := range list {
 		id, _, ours := f.idOf(m)
@@ -149,11 +148,11 @@ func (p *Provider) left(f *Facts, list []devmapper.Mapped) (all []leftPart) {
 	return all
 }
 
-// inTheWay returns why LVM does not activate one of these volumes: pvmove has locked parts of it, or a
-// command of LVM has left some.
-func (p *Provider) inTheWay(f *Facts, volumes ...string) string {
+// activationBlocker returns why LVM does not activate one of these volumes: pvmove has locked a part of
+// it, or an interrupted command has left devices of parts.
+func (p *Provider) activationBlocker(f *Facts, volumes ...string) string {
 	for _, part := range slices.Sorted(maps.Keys(f.LVs)) {
-		for up := part; up != "" && f.LVs[part].Locked; up = f.upward(up) {
+		for up := part; up != "" && f.LVs[part].Locked; up = f.parent(up) {
 			if slices.Contains(volumes, up) {
 				return f.movedBy(part)
 			}
@@ -161,7 +160,7 @@ func (p *Provider) inTheWay(f *Facts, volumes ...string) string {
 	}
 	list, _ := p.DM.List()
 	var names []string
-	for _, l := range p.left(f, list) {
+	for _, l := range p.leftParts(f, list) {
 		if slices.Contains(volumes, l.whole) {
 			names = append(names, l.device)
 		}

@@ -274,7 +274,7 @@ func TestLeftCache(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := p.inTheWay(facts, "a"); !strings.HasSuffix(got, c.says) || c.says == "" && got != "" {
+		if got := p.activationBlocker(facts, "a"); !strings.HasSuffix(got, c.says) || c.says == "" && got != "" {
 			t.Errorf("%s: got %q", c.about, got)
 		}
 		var left []string

@@ -12,23 +12,23 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// The columns of a report. None needs device-mapper: LVM would query each active volume,
-// which takes seconds for hundreds of volumes.
+// The columns of a report. None needs device-mapper, for which LVM would query each active volume;
+// that takes seconds for hundreds of volumes.
 var columns = []struct{ report, names string }{
 	{"vg", "vg_name,vg_uuid,vg_extent_size,vg_size,vg_free,vg_lock_type,vg_exported,vg_missing_pv_count"},
 	{"pv", "pv_name,pv_uuid,pv_missing,pv_allocatable,pv_size,pv_free,pv_tags"},
 	{"lv", "lv_name,lv_uuid,lv_size,lv_attr,lv_tags,lv_layout,lv_role,lv_health_status,pool_lv,origin,lv_lockargs"},
 }
 
-// reportArgs are the arguments of the report. formConfig overrides settings in the host's
-// lvm.conf that would change its format.
+// reportArgs returns the arguments of the report. formConfig overrides settings of the host's
+// lvm.conf that change its format.
 func reportArgs(s scope, vg string) []string {
 	argv := append([]string{"lvm", "fullreport"}, s.words(" "+formConfig)...)
 	argv = append(argv, "-a", "--reportformat", "json", "--units", "b", "--nosuffix")
 	for _, c := range columns {
 		argv = append(argv, "--configreport", c.report, "-o", c.names)
 	}
-	// Segments of all volumes would be its largest part.
+	// Only thin segments: those of all volumes would be most of the report.
 	argv = append(argv, "--configreport", "seg", "-o", "lv_uuid,thin_id", "-S", "segtype=thin", "--configreport", "pvseg", "-o", "pv_name,pe_start,pvseg_start,pvseg_size,lv_uuid")
 	return append(argv, vg)
 }
@@ -65,7 +65,33 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 		return nil, fmt.Errorf("the report lacks its volumes")
 	}
 	f := &Facts{LVs: make(map[string]Logical, len(one.LV)), names: make(map[volume.UUID]string, len(one.LV)), inPool: map[string]volume.Amount{}, legs: map[string]int{}, thin: map[volume.UUID]int64{}, lost: map[string]loss{}, cached: map[string]string{}}
-	row := row{fields: one.VG[0]}
+	row := &row{fields: one.VG[0]}
+	f.addGroup(row)
+	if row.err == nil && (f.Name != vg || f.ExtentSize <= 0) {
+		return nil, fmt.Errorf("the report is about volume group %q with extents of %d bytes, not about %s", f.Name, f.ExtentSize, vg)
+	}
+	for _, row.fields = range one.PV {
+		f.addDisk(row)
+	}
+	lost := f.addExtents(row, one.PVSeg)
+	for _, row.fields = range one.Seg {
+		f.thin[identity(f.UUID, row.uuid("lv_uuid"))] = row.number("thin_id")
+	}
+	for _, row.fields = range one.LV {
+		f.addVolume(row)
+	}
+	if row.err != nil {
+		return nil, row.err
+	}
+	var parts []string
+	for id := range lost {
+		parts = append(parts, f.names[id])
+	}
+	f.recordLosses(parts)
+	return f, nil
+}
+
+func (f *Facts) addGroup(row *row) {
 	f.Name = row.text("vg_name")
 	f.UUID = row.uuid("vg_uuid")
 	f.ExtentSize = row.number("vg_extent_size")
@@ -74,26 +100,24 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 	f.LockType = row.text("vg_lock_type")
 	f.Exported = row.flag("vg_exported", "exported")
 	f.Missing = int(row.number("vg_missing_pv_count"))
-	if row.err != nil {
-		return nil, row.err
-	}
-	if f.Name != vg || f.ExtentSize <= 0 {
-		return nil, fmt.Errorf("the report is about volume group %q with extents of %d bytes, not about %s", f.Name, f.ExtentSize, vg)
-	}
-	for _, fields := range one.PV {
-		row.fields = fields
-		f.PVs = append(f.PVs, PV{
-			Path: row.text("pv_name"), UUID: row.uuid("pv_uuid"), Missing: row.flag("pv_missing", "missing"),
-			Allocatable: row.flag("pv_allocatable", "allocatable"),
-			Size:        row.number("pv_size"), Free: row.number("pv_free"), Tags: row.list("pv_tags"),
-		})
-	}
-	missing, lost := map[string]bool{}, map[volume.UUID]bool{}
+}
+
+func (f *Facts) addDisk(row *row) {
+	f.PVs = append(f.PVs, PV{
+		Path: row.text("pv_name"), UUID: row.uuid("pv_uuid"), Missing: row.flag("pv_missing", "missing"),
+		Allocatable: row.flag("pv_allocatable", "allocatable"),
+		Size:        row.number("pv_size"), Free: row.number("pv_free"), Tags: row.list("pv_tags"),
+	})
+}
+
+// addExtents adds the extents of disks, and returns the volumes and parts on missing disks.
+func (f *Facts) addExtents(row *row, segments []map[string]string) (lost map[volume.UUID]bool) {
+	missing := map[string]bool{}
 	for _, pv := range f.PVs {
 		missing[pv.Path] = pv.Missing
 	}
-	for _, fields := range one.PVSeg {
-		row.fields = fields
+	lost = map[volume.UUID]bool{}
+	for _, row.fields = range segments {
 		disk := row.text("pv_name")
 		if missing[disk] && row.text("lv_uuid") != "" {
 			lost[identity(f.UUID, row.uuid("lv_uuid"))] = true
@@ -109,40 +133,28 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 			f.used = append(f.used, span{extent: e, owner: string(identity(f.UUID, row.uuid("lv_uuid")))})
 		}
 	}
-	for _, fields := range one.Seg {
-		row.fields = fields
-		f.thin[identity(f.UUID, row.uuid("lv_uuid"))] = row.number("thin_id")
-	}
-	for _, fields := range one.LV {
-		row.fields = fields
-		l := row.logical()
-		l.UUID = identity(f.UUID, string(l.UUID))
-		if _, twice := f.LVs[l.Name]; twice && row.err == nil {
-			row.err = fmt.Errorf("the report has %s/%s twice", vg, l.Name)
-		}
-		f.LVs[l.Name], f.names[l.UUID] = l, l.Name
-		f.count(l)
-		if l.Cache != "" {
-			f.cached[l.Cache] = l.Name
-		}
-		for _, mark := range []string{"_rimage_", "_mimage_"} {
-			if raid, leg, _ := strings.Cut(l.Name, mark); l.Hidden && leg != "" && strings.Trim(leg, "0123456789") == "" {
-				f.legs[raid]++
-			}
-		}
-	}
-	var parts []string
-	for id := range lost {
-		parts = append(parts, f.names[id])
-	}
-	f.lose(parts)
-	if row.err != nil {
-		return nil, row.err
-	}
-	return f, nil
+	return lost
 }
 
-// A row reads the fields of one object, and keeps the first error.
+func (f *Facts) addVolume(row *row) {
+	l := row.logical()
+	l.UUID = identity(f.UUID, string(l.UUID))
+	if _, twice := f.LVs[l.Name]; twice && row.err == nil {
+		row.err = fmt.Errorf("the report has %s/%s twice", f.Name, l.Name)
+	}
+	f.LVs[l.Name], f.names[l.UUID] = l, l.Name
+	f.count(l)
+	if l.Cache != "" {
+		f.cached[l.Cache] = l.Name
+	}
+	for _, mark := range []string{"_rimage_", "_mimage_"} {
+		if raid, leg, _ := strings.Cut(l.Name, mark); l.Hidden && leg != "" && strings.Trim(leg, "0123456789") == "" {
+			f.legs[raid]++
+		}
+	}
+}
+
+// A row reads the fields of one object, and stores the first error.
 type row struct {
 	fields map[string]string
 	err    error
@@ -165,7 +177,7 @@ func (r *row) text(key string) string {
 func (r *row) uuid(key string) string {
 	v := r.text(key)
 	if !isUUID(v) {
-		r.fail(key, fmt.Sprintf("is no uuid: %q", v))
+		r.fail(key, fmt.Sprintf("is not a uuid: %q", v))
 	}
 	return v
 }
@@ -174,7 +186,7 @@ func (r *row) number(key string) int64 {
 	v := r.text(key)
 	n, err := strconv.ParseInt(v, 10, 64)
 	if err != nil || n < 0 {
-		r.fail(key, fmt.Sprintf("is no number: %q", v))
+		r.fail(key, fmt.Sprintf("is not a number: %q", v))
 	}
 	return n
 }
@@ -219,7 +231,7 @@ func (r *row) logical() Logical {
 		return l
 	}
 	if slices.Contains(l.Layout, "cache") || slices.Contains(l.Layout, "writecache") {
-		l.Pool, l.Cache = "", l.Pool // its extents and its lock are its own
+		l.Pool, l.Cache = "", l.Pool // unlike a thin volume, it has its own extents and lock
 	}
 	l.ReadOnly = attr[1] == 'r'
 	l.Zeroes = slices.Contains(l.Layout, "pool") && len(attr) > 7 && attr[7] == 'z'

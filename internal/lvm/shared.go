@@ -20,21 +20,21 @@ import (
 type Locks interface {
 	// Ready returns nil if locks of a group can be taken.
 	Ready(ctx context.Context, vg string) error
-	// Check is Ready without starting anything: a group whose locks are not started is no error.
+	// Check is Ready, but starts nothing; locks that are not started are no error.
 	Check(ctx context.Context, vg string) error
 	// Holder returns the other host that holds the lock of a volume; nil = none does.
 	Holder(ctx context.Context, vg string, lv lockspace.LV) (*volume.Holder, error)
-	// CanUnlock returns why the lock of a volume that is deactivated would stay on this node.
+	// CanUnlock returns why this node would keep the lock of a volume that is deactivated now.
 	CanUnlock(ctx context.Context, vg string) error
-	// Taken returns the volumes, active here, whose locks this node does not hold any more, and
-	// the hosts that do.
+	// Taken returns the volumes, all active on this node, whose locks another host has taken, and
+	// the present holders.
 	Taken(ctx context.Context, vg string, lvs []lockspace.LV) (map[volume.UUID]volume.Holder, error)
 	// Status returns what was last known, without any I/O.
 	Status(vg string) lockspace.Status
 }
 
-// A lock of an active volume was taken by a command of this flexd. It counts for that device
-// only, and while the lockspace stays started.
+// A lock is the lock of an active volume that a command of this flexd has taken. It is valid only
+// for that device, and while the lockspace stays started.
 type lock struct {
 	number  string
 	seq     uint64 // of the device
@@ -44,7 +44,7 @@ type lock struct {
 
 func (g *group) shared() bool { return g.p.Groups[g.name].Shared }
 
-// unfit returns why the configuration and the lock type of a group do not fit; "" = they do.
+// unfit returns why the configuration of a group does not fit its lock type; "" = it does.
 func (g *group) unfit(f *Facts) string {
 	c, ok := g.p.Groups[g.name]
 	switch {
@@ -59,7 +59,7 @@ func (g *group) unfit(f *Facts) string {
 	return ""
 }
 
-// unlocked returns why a report of a shared group was made without its lock, if it was.
+// unlocked returns why a shared group was reported without its lock; nil = it was locked.
 func (g *group) unlocked(f *Facts, stderr []byte) error {
 	if !g.shared() || !bytes.Contains(stderr, []byte("Reading VG "+f.Name+" without a lock")) {
 		return nil
@@ -91,8 +91,8 @@ func (g *group) ready(ctx context.Context) error {
 	return g.p.Locks.Ready(ctx, g.name)
 }
 
-// activate activates a volume, or makes sure that an active one is locked. Its facts are read anew
-// afterwards, since another node may have changed it before this node had the lock.
+// activate activates a volume, or locks an active one. The facts are read anew afterwards: another
+// node may have changed the volume before this node had the lock.
 func (g *group) activate(ctx context.Context, lv volume.LV, d volume.Device) (devmapper.Mapped, error) {
 	if !g.shared() {
 		return g.join(ctx, activate, lv.Name, lv.UUID)
@@ -110,11 +110,11 @@ func (g *group) activate(ctx context.Context, lv volume.LV, d volume.Device) (de
 	}
 	h := g.holder(ctx, f, l) // cheaper than a command that is refused
 	if h != nil && (k == exclusive || !h.Shared) {
-		return devmapper.Mapped{}, g.await(h, d, nil)
+		return devmapper.Mapped{}, g.waitError(h, d, nil)
 	}
 	m, err := g.join(ctx, k, lv.Name, lv.UUID)
 	if errors.Is(err, ErrElsewhere) {
-		err = g.await(g.holder(ctx, f, l), d, err)
+		err = g.waitError(g.holder(ctx, f, l), d, err)
 	}
 	if err == nil && d.Activity == volume.Active && m.Open == 0 {
 		err = g.refresh(ctx, lv) // while it was not locked, another node may have changed its extents
@@ -122,15 +122,15 @@ func (g *group) activate(ctx context.Context, lv volume.LV, d volume.Device) (de
 	return m, err
 }
 
-// forReaders reports whether a volume may be active on many nodes at once: no node can write to a
-// read-only volume. LVM does not share volumes with metadata of their own on the disks. It would
-// share thick snapshots, but each node changes their exceptions.
+// forReaders reports whether a volume may be active on many nodes at once: it is read-only, and its
+// type has no metadata on disk, for which LVM has no shared mode. LVM would share thick snapshots,
+// but each node would write their exceptions.
 func (l Logical) forReaders() bool {
 	simple := len(l.Layout) == 1 && (l.Layout[0] == "linear" || l.Layout[0] == "striped")
 	return l.ReadOnly && simple && !l.thick()
 }
 
-// lockOf returns the volume whose lock is that of l. The origin of a thick snapshot may be thin.
+// lockOf returns the volume whose lock protects l. The origin of a thick snapshot may be thin.
 func (f *Facts) lockOf(l Logical) Logical {
 	switch {
 	case l.Pool != "":
@@ -152,9 +152,9 @@ func (g *group) holder(ctx context.Context, f *Facts, l Logical) *volume.Holder 
 	return h
 }
 
-// await returns the error of a volume whose lock another host holds, as h or LVM's error said
-// reports; nil = neither does.
-func (g *group) await(h *volume.Holder, d volume.Device, said error) error {
+// waitError returns a *volume.WaitError if another host holds the lock of a volume. h is that
+// host, said is LVM's error; nil = both are nil.
+func (g *group) waitError(h *volume.Holder, d volume.Device, said error) error {
 	if h == nil && said == nil {
 		return nil
 	}
@@ -168,8 +168,8 @@ func (g *group) await(h *volume.Holder, d volume.Device, said error) error {
 	return w
 }
 
-// WouldWait returns why the activation of a volume would have to wait for another host, or why
-// no lock can be taken, as far as that is known without trying it; nil = neither.
+// WouldWait returns why an activation of a volume would wait for another host, or why its lock
+// cannot be taken. It does not try to take the lock; nil = no reason is known.
 func (p *Provider) WouldWait(ctx context.Context, lv volume.LV) error {
 	g, err := p.configured(lv.Name.VG)
 	if err != nil || !g.shared() {
@@ -189,7 +189,7 @@ func (p *Provider) WouldWait(ctx context.Context, lv volume.LV) error {
 	if h != nil && h.Shared && l.forReaders() {
 		h = nil
 	}
-	return g.await(h, volume.Device{}, nil)
+	return g.waitError(h, volume.Device{}, nil)
 }
 
 // mustWait turns an error whose cause ends by itself into a *volume.WaitError.
@@ -203,16 +203,16 @@ func (g *group) mustWait(err error) error {
 	return err
 }
 
-// awaitLock is await for a command that needed the lock of a volume.
-func (g *group) awaitLock(ctx context.Context, lv volume.LV, err error) error {
+// lockWaitError is waitError for the error of a command that needs the lock of a volume.
+func (g *group) lockWaitError(ctx context.Context, lv volume.LV, err error) error {
 	if !g.shared() || !errors.Is(err, ErrElsewhere) {
 		return err
 	}
 	f, _, lerr := g.look(ctx, false)
 	if lerr != nil {
-		return g.await(nil, volume.Device{}, err)
+		return g.waitError(nil, volume.Device{}, err)
 	}
-	return g.await(g.holder(ctx, f, f.LVs[lv.Name.LV]), volume.Device{}, err)
+	return g.waitError(g.holder(ctx, f, f.LVs[lv.Name.LV]), volume.Device{}, err)
 }
 
 // refresh loads the table of an active volume anew.
@@ -235,39 +235,39 @@ func (g *group) lockspace() (since time.Time, ok bool) {
 	return s.Since, s.State == lockspace.Started
 }
 
-// noteLock notes that a command has taken the lock of a volume with that device.
+// noteLock records that a command has taken the lock of a volume with that device.
 func (g *group) noteLock(k kind, m *member) {
 	g.p.mu.Lock()
 	defer g.p.mu.Unlock()
 	g.p.locked[m.uuid] = lock{number: m.seen.Number, seq: diskSeq(m.seen.Number), since: m.started, readers: k == readers}
 }
 
-// NoteLock notes that a command of an earlier flexd may have taken the lock of a volume.
-func (p *Provider) NoteLock(uuid volume.UUID) { p.owe(uuid, true) }
+// NoteLock records that a command of an earlier flexd may have taken the lock of a volume.
+func (p *Provider) NoteLock(uuid volume.UUID) { p.setMayHoldLock(uuid, true) }
 
-func (p *Provider) owe(uuid volume.UUID, owed bool) {
+func (p *Provider) setMayHoldLock(uuid volume.UUID, may bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if delete(p.owed, uuid); owed {
-		p.owed[uuid] = true
+	if delete(p.mayHold, uuid); may {
+		p.mayHold[uuid] = true
 	}
 }
 
-// owes reports whether this node may have the lock of an inactive volume: a command was
-// interrupted between the lock and the device.
-func (g *group) owes(uuid volume.UUID) bool {
+// mayHoldLock reports whether this node may hold the lock of an inactive volume: a command may
+// have been interrupted after it took the lock, before it created the device.
+func (g *group) mayHoldLock(uuid volume.UUID) bool {
 	if !g.shared() || g.p.Lost != nil && g.p.Lost(g.name) { // its locks end with the lockspace
 		return false
 	}
 	g.p.mu.Lock()
 	defer g.p.mu.Unlock()
-	return g.p.owed[uuid]
+	return g.p.mayHold[uuid]
 }
 
-// unlock gives back the lock of an inactive volume.
+// unlock releases the lock of an inactive volume.
 func (p *Provider) unlock(ctx context.Context, lv volume.LV) error {
 	g, err := p.configured(lv.Name.VG)
-	if err != nil || !g.owes(lv.UUID) {
+	if err != nil || !g.mayHoldLock(lv.UUID) {
 		return nil
 	}
 	f, _, err := g.look(ctx, true)
@@ -275,8 +275,8 @@ func (p *Provider) unlock(ctx context.Context, lv volume.LV) error {
 		return err
 	}
 	name, there := f.names[lv.UUID]
-	if !there { // its lock went with it
-		p.owe(lv.UUID, false)
+	if !there { // the volume was removed, and its lock with it
+		p.setMayHoldLock(lv.UUID, false)
 		return nil
 	}
 	return g.deactivate(ctx, volume.Name{VG: g.name, LV: name}, lv.UUID)
@@ -300,11 +300,10 @@ func refused(said []byte, m *member) bool {
 	return bytes.Contains(said, []byte("LV locked by other host")) && hasLine(said, "Failed to lock logical volume "+m.name.String()+".")
 }
 
-// giveBack gives back at once the lock of a volume that LVM has locked and not activated: every
-// other node would be refused. If that fails, the lock is still owed. own is the error of that
-// volume.
-func (g *group) giveBack(k kind, m *member, own error) {
-	if own == nil || !k.locks() || ofAll(own) || !g.owes(m.uuid) {
+// releaseLock releases the lock of a volume that LVM has locked but not activated, so that other
+// nodes can take it. If that fails, mayHoldLock stays true. own is the error of that volume.
+func (g *group) releaseLock(k kind, m *member, own error) {
+	if own == nil || !k.locks() || concernsGroup(own) || !g.mayHoldLock(m.uuid) {
 		return
 	}
 	if _, found, err := g.p.find(m.uuid); found || err != nil {
@@ -319,8 +318,8 @@ func (g *group) giveBack(k kind, m *member, own error) {
 	_ = g.verify(deactivate, m, err, said)
 }
 
-// forgetLock forgets the lock of a volume that has no device any more. A later device may have the
-// same number, and old kernels do not distinguish the two.
+// forgetLock forgets the lock of a volume without a device. A later device may have the same
+// number, and old kernels do not distinguish the two.
 func (p *Provider) forgetLock(uuid volume.UUID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -328,14 +327,14 @@ func (p *Provider) forgetLock(uuid volume.UUID) {
 	delete(p.taken, uuid)
 }
 
-// keptLock reports whether a command has deactivated a volume, and could not give back its
-// lock.
-func keptLock(said []byte, m *member) bool {
+// unlockFailed reports whether a command could not release the lock of a volume that it
+// deactivated.
+func unlockFailed(said []byte, m *member) bool {
 	return hasLine(said, "Failed to unlock logical volume "+m.name.String()+".")
 }
 
-// hasLine reports whether a command printed a whole line: with a dot after it, a name may be the
-// beginning of another one.
+// hasLine reports whether a command printed this line. A part of a line does not suffice: a name
+// that is followed by a dot may be the beginning of another name.
 func hasLine(said []byte, line string) bool {
 	for l := range bytes.Lines(said) {
 		if string(bytes.TrimSpace(l)) == line {
@@ -345,8 +344,8 @@ func hasLine(said []byte, line string) bool {
 	return false
 }
 
-// names reports whether a command printed the name of a volume.
-func names(said []byte, name volume.Name) bool {
+// mentions reports whether a command printed the name of a volume.
+func mentions(said []byte, name volume.Name) bool {
 	words := bytes.FieldsFunc(said, func(r rune) bool { return !isNameRune(r) && r != '/' })
 	return slices.ContainsFunc(words, func(w []byte) bool {
 		w = bytes.TrimPrefix(w, []byte("/dev/"))
@@ -354,7 +353,7 @@ func names(said []byte, name volume.Name) bool {
 	})
 }
 
-// lockFailure returns why a command did not take the lock of a volume; nil = it took the lock, if
+// lockFailure returns why a command did not take the lock of a volume; nil = it took the lock if
 // the volume is active now.
 func lockFailure(k kind, m *member, cmdErr error, said []byte) error {
 	switch {
@@ -362,7 +361,7 @@ func lockFailure(k kind, m *member, cmdErr error, said []byte) error {
 		return nil
 	case refused(said, m):
 		return &Error{VG: m.name.VG, Kind: ErrElsewhere, Text: "another machine has the lock of " + m.name.String(), Err: cmdErr}
-	case errors.Is(cmdErr, ErrElsewhere) && !m.before && !names(said, m.name):
+	case errors.Is(cmdErr, ErrElsewhere) && !m.before && !mentions(said, m.name):
 		return nil // LVM refused other volumes
 	}
 	return fmt.Errorf("%s: %w", steps[k], cmdErr)

@@ -87,7 +87,7 @@ func TestSharedTranscripts(t *testing.T) {
 	}
 	for name, i := range map[string]int{"nolockd": 4, "notstarted": 2} {
 		u := transcript(t, "shared-"+name)[i]
-		if !keptLock([]byte(u.Stderr), &member{name: volume.Name{VG: "svg", LV: map[string]string{"nolockd": "c", "notstarted": "a"}[name]}}) {
+		if !unlockFailed([]byte(u.Stderr), &member{name: volume.Name{VG: "svg", LV: map[string]string{"nolockd": "c", "notstarted": "a"}[name]}}) {
 			t.Errorf("%s: %s", name, u.Stderr)
 		}
 	}
@@ -404,11 +404,11 @@ func TestBatchWithPrefix(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	db := &member{name: volume.Name{VG: "vg0", LV: "db"}}
-	if keptLock([]byte("  Failed to unlock logical volume vg0/db.1.\n"), db) {
+	if unlockFailed([]byte("  Failed to unlock logical volume vg0/db.1.\n"), db) {
 		t.Error("the lock of vg0/db counts as kept")
 	}
 	for said, named := range map[string]bool{"vg0/db.": true, "/dev/vg0/db: no": true, "vg0/db.1.": false, "vg0/dbx": false, "xvg0/db": false} {
-		if names([]byte("  LV "+said+"\n"), db.name) != named {
+		if mentions([]byte("  LV "+said+"\n"), db.name) != named {
 			t.Errorf("%q", said)
 		}
 	}
@@ -572,8 +572,8 @@ func TestLockOfFailedActivation(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if len(f.locks) != 0 || len(p.owed) != 0 {
-		t.Errorf("this node keeps the locks %v, and owes %v", f.locks, p.owed)
+	if len(f.locks) != 0 || len(p.mayHold) != 0 {
+		t.Errorf("this node keeps the locks %v, and may hold %v", f.locks, p.mayHold)
 	}
 	// A lock that another node has is not touched, nor is one that a command could not take.
 	f.volumeList, f.others["v0"] = nil, "ex"
@@ -620,7 +620,7 @@ func TestCreatedElsewhereMeanwhile(t *testing.T) {
 		return nil
 	}
 	err := p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "v0"}, mib, "")
-	if err == nil || !strings.Contains(err.Error(), "by another node meanwhile") {
+	if err == nil || !strings.Contains(err.Error(), "removed by another node") {
 		t.Error(err)
 	}
 	if ran := f.commands(); slices.Contains(ran, "zero") || len(f.devices) != 0 || len(f.locks) != 0 {

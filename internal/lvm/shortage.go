@@ -22,19 +22,19 @@ type need struct {
 type shortage struct {
 	need
 	size  int64         // sectors
-	users []volume.UUID // of the space behind its end
+	users []volume.UUID // the volumes with space beyond its end
 }
 
 func (s shortage) String() string {
-	remedy := "or, since no volume is behind its end: pvresize " + s.path
+	remedy := "or, since no volume has space beyond its end: pvresize " + s.path
 	if len(s.users) > 0 {
-		remedy = "if that is not possible, copy off what can be read of the volumes behind its end (flexd check names those in use), remove them, and pvresize " + s.path + ". No pvmove of the whole disk: it would leave devices suspended"
+		remedy = "if that is not possible, copy off what can be read of the volumes beyond its end (flexd check names those in use), remove them, and pvresize " + s.path + ". Do not pvmove the whole disk: that would leave devices suspended"
 	}
 	return fmt.Sprintf("the disk %s has %s, and its physical volume needs %s: give the disk its size back; %s", s.path, volume.Bytes(s.size*512), volume.Bytes(s.end*512), remedy)
 }
 
-// shortages returns the disks that are smaller than their physical volumes now. device-mapper
-// verifies that only when it resumes a device: an extension would leave it suspended.
+// shortages returns the disks that are smaller than their physical volumes. device-mapper checks the
+// size only when it resumes a device, so an extension would leave the device suspended.
 func (f *Facts) shortages() (all []shortage) {
 	if f.place == nil {
 		return nil
@@ -50,8 +50,8 @@ func (f *Facts) shortages() (all []shortage) {
 	return all
 }
 
-// usersOf returns the volumes with space on a disk from a sector on, also through their pools,
-// copies and caches.
+// usersOf returns the volumes with space on a disk beyond a sector, also through their pools, copies
+// and caches.
 func (f *Facts) usersOf(disk string, from int64) []volume.UUID {
 	users := map[volume.UUID]bool{}
 	names := map[string]bool{}
@@ -59,7 +59,7 @@ func (f *Facts) usersOf(disk string, from int64) []volume.UUID {
 		id := volume.UUID(s.owner)
 		if s.end > from && id != "" && !users[id] {
 			users[id] = true
-			for name := f.names[id]; name != ""; name = f.upward(name) {
+			for name := f.names[id]; name != ""; name = f.parent(name) {
 				names[name] = true
 			}
 		}
@@ -72,7 +72,7 @@ func (f *Facts) usersOf(disk string, from int64) []volume.UUID {
 	return slices.Sorted(maps.Keys(users))
 }
 
-// cutOff returns the volumes with a part behind the end of a disk, each with that shortage.
+// cutOff returns the volumes with space beyond the end of a disk, each with that shortage.
 func (f *Facts) cutOff() map[volume.UUID]string {
 	all := map[volume.UUID]string{}
 	for _, s := range f.shortages() {
@@ -83,8 +83,8 @@ func (f *Facts) cutOff() map[volume.UUID]string {
 	return all
 }
 
-// largerSectors returns a disk that an extension of l could use and whose logical blocks are larger
-// than those of its present disks, or "". args are the arguments of the extension.
+// largerSectors returns a disk that an extension of l could use, and whose logical blocks are larger
+// than those of the present disks of l; "" = none. args are the arguments of the extension.
 func (f *Facts) largerSectors(l Logical, args []string) string {
 	if f.place == nil || l.Pool != "" {
 		return ""

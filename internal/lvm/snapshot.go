@@ -21,9 +21,9 @@ import (
 // activates or deactivates all of them.
 
 // family returns the other volumes that LVM activates together with l. It omits a snapshot that is
-// being merged: its device has no data, and is removed with its origin.
+// being merged: its device has no data, and LVM removes it with its origin.
 func (f *Facts) family(l Logical) (all []volume.LV) {
-	if !l.thick() { // nearly all volumes: avoid a cost that is quadratic in volumes
+	if !l.thick() { // most volumes: a loop for each would make the cost quadratic
 		return nil
 	}
 	origin := l.Name
@@ -71,7 +71,7 @@ func (p *Provider) relatives(m devmapper.Mapped) (all []volume.Relative, err err
 		}
 		d, err := p.DM.Device(devmapper.Key{Number: number})
 		if errors.Is(err, devmapper.ErrNoDevice) {
-			continue // it went meanwhile
+			continue // it was removed meanwhile
 		}
 		if err != nil {
 			return nil, err
@@ -90,14 +90,14 @@ func (p *Provider) relatives(m devmapper.Mapped) (all []volume.Relative, err err
 	return all, nil
 }
 
-// devicesOn returns the numbers of the devices that are directly on a device.
+// devicesOn returns the numbers of the devices directly above a device.
 func devicesOn(number string) (on []string, err error) {
 	dir := "/sys/dev/block/" + number + "/holders"
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
 		n, nerr := sysfs.Line(filepath.Join(dir, e.Name(), "dev"))
 		if errors.Is(nerr, fs.ErrNotExist) || errors.Is(nerr, unix.ENODEV) {
-			continue // it went meanwhile
+			continue // it was removed meanwhile
 		}
 		err = cmp.Or(err, nerr)
 		on = append(on, n)
@@ -105,8 +105,8 @@ func devicesOn(number string) (on []string, err error) {
 	return on, err
 }
 
-// realOf returns the number of the device with the data of an origin, which is also below
-// its snapshots; "" if m is neither.
+// realOf returns the number of the device with the data of an origin, if m is the origin or one of
+// its snapshots; "" otherwise.
 func realOf(m devmapper.Mapped) string {
 	for _, t := range m.Targets {
 		switch t.Type {
@@ -118,8 +118,8 @@ func realOf(m devmapper.Mapped) string {
 	return ""
 }
 
-// sameFamily returns an error if a deactivation would include a volume that the caller does
-// not know, or one that is open by now.
+// sameFamily returns an error if a deactivation would include a volume that the caller has not
+// checked, or a volume that is open now.
 func (p *Provider) sameFamily(m devmapper.Mapped, known []volume.Relative) error {
 	now, err := p.relatives(m)
 	if err != nil {

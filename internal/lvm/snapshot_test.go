@@ -193,7 +193,7 @@ func TestDeactivateMerging(t *testing.T) {
 		if role == "thinsnapshot" {
 			m := devmapper.Mapped{Name: "vg0-o", UUID: dmUUID(fakeUUID(0)), Number: "253:50", Live: true}
 			f.devices[m.UUID] = m
-			if err := p.Deactivate(t.Context(), "", lv, device(t, p, lv)); err == nil || !strings.Contains(err.Error(), "only together with that, which is active") || len(f.devices) != 2 {
+			if err := p.Deactivate(t.Context(), "", lv, device(t, p, lv)); err == nil || !strings.Contains(err.Error(), "only together with that volume, which is active") || len(f.devices) != 2 {
 				t.Errorf("its origin is active: %v %v", err, f.devices)
 			}
 			delete(f.devices, m.UUID)

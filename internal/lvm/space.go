@@ -9,8 +9,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Space returns the space of a volume group as of its last report, and the largest volume up
-// to limit bytes that Create would create for a namespace that has none. It starts no
+// Space returns the space of a volume group as of its last report, and the size of the largest
+// volume, up to limit bytes, that Create would create for a namespace without volumes. It starts no
 // process and does not wait.
 func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 	g, err := p.configured(vg)
@@ -21,10 +21,10 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 	if f == nil {
 		return volume.Space{}, fmt.Errorf("volume group %s has not been read yet", vg)
 	}
-	_, fenced := f.fenced()
-	s := volume.Space{Size: f.Size, Free: f.Free - fenced}
+	_, held := f.notAllocatable()
+	s := volume.Space{Size: f.Size, Free: f.Free - held}
 	for _, pv := range f.PVs {
-		d := volume.Disk{Device: pv.Path, Size: pv.Size, Free: pv.Free, Missing: pv.Missing, Fenced: !pv.Allocatable}
+		d := volume.Disk{Device: pv.Path, Size: pv.Size, Free: pv.Free, Missing: pv.Missing, NotAllocatable: !pv.Allocatable}
 		if pv.Missing {
 			d.Device = ""
 			s.Free -= pv.Free
@@ -47,8 +47,8 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 	return s, nil
 }
 
-// unusable returns why nothing can be created or extended in the group, whatever its free space. A
-// thin volume uses no space that the group counts as free.
+// unusable returns why nothing can be created or extended in the group, apart from its free space. A
+// thin volume uses no free space of the group.
 func (g *group) unusable(f *Facts, thin bool) error {
 	short := f.shortages()
 	switch {
@@ -60,14 +60,14 @@ func (g *group) unusable(f *Facts, thin bool) error {
 		return f.lacking()
 	case len(short) > 0:
 		return volume.Errorf(volume.Unusable, "nothing is created or extended in volume group %s: %s", f.Name, short[0])
-	case thin: // LVM loads the table of the pool, too
+	case thin: // LVM also loads the table of the pool
 		return f.contradicts
 	}
 	return g.checkFree(f)
 }
 
-// shape returns on how many disks LVM puts a volume of the layout, how many of them have
-// data of their own, and the extents of metadata on each.
+// shape returns the number of disks of a volume with the layout, the number of data disks (without
+// copies and parity), and the extents of metadata on each disk.
 func (l Layout) shape() (disks, data, meta int) {
 	standard, copies, parity := 1, 1, 0
 	switch l.Type {
@@ -86,14 +86,14 @@ func (l Layout) shape() (disks, data, meta int) {
 	return data*copies + parity, data, meta
 }
 
-// fits reports whether LVM finds disks for a thick volume of so many extents. As LVM does, it
-// takes in each turn the disks with the largest free areas, as many as the layout needs, and
-// of each as much as the last of them has. Where the free space of a disk is in several
-// areas, it counts only the largest: LVM may find more.
+// fits reports whether LVM finds disks for a thick volume with this number of extents. Like LVM, it
+// repeatedly takes as many disks as the layout needs, those with the largest free areas, and uses as
+// much of each as the smallest of these areas has. Of a disk with several free areas it counts only
+// the largest, so LVM may find more.
 func (l Layout) fits(f *Facts, extents int64) bool {
 	disks, data, meta := l.shape()
 	if disks == 1 && l.PVTag == "" {
-		return true // of the whole group, as checkSpace has found
+		return true // any disk will do, and checkSpace has checked the whole group
 	}
 	var free []int64
 	for _, pv := range f.PVs {

@@ -94,7 +94,7 @@ func TestUnusableSpace(t *testing.T) {
 	f.pvs = pv(1, "/dev/sda", "", "allocatable") + "," + pv(2, "/dev/sdb", "", "") + "," + pv(3, "[unknown]", "missing", "allocatable")
 	f.lookUp(p, "a")
 	s, err := p.Space("vg0", 1<<40)
-	if err != nil || s.Free != 4*mib || s.Largest != 8*mib || s.Disks[0] != (volume.Disk{Size: 8 * mib, Free: 4 * mib, Missing: true}) || s.Disks[2] != (volume.Disk{Device: "/dev/sdb", Size: 8 * mib, Free: 4 * mib, Fenced: true}) {
+	if err != nil || s.Free != 4*mib || s.Largest != 8*mib || s.Disks[0] != (volume.Disk{Size: 8 * mib, Free: 4 * mib, Missing: true}) || s.Disks[2] != (volume.Disk{Device: "/dev/sdb", Size: 8 * mib, Free: 4 * mib, NotAllocatable: true}) {
 		t.Errorf("got %+v, %v", s, err)
 	}
 	known := p.groups["vg0"].known

@@ -13,13 +13,13 @@ import (
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
-// metadataLimit is how long the metadata of a thin pool or a cache may leave all its
-// requests unanswered before its state counts as unknown.
+// metadataLimit is how long the metadata device of a thin pool or a cache may complete no request
+// before its state counts as unknown.
 const metadataLimit = time.Second
 
-// status returns a device with the state of its targets. For a thin pool or a cache the kernel
-// takes a lock that it also holds while it writes the metadata, and no signal ends the wait for
-// that lock: status does not query a device whose metadata does not respond.
+// status returns a device with the state of its targets. It does not query a thin pool or a cache
+// whose metadata device does not respond: for the state the kernel takes a lock that it also holds
+// while it writes the metadata, and no signal ends that wait.
 func (p *Provider) status(m devmapper.Mapped) (devmapper.Mapped, error) {
 	if err := p.answers(m); err != nil {
 		return devmapper.Mapped{}, err
@@ -27,8 +27,8 @@ func (p *Provider) status(m devmapper.Mapped) (devmapper.Mapped, error) {
 	return p.DM.Status(devmapper.Key{UUID: m.UUID, Number: m.Number})
 }
 
-// answers fails if a thin pool or a cache has metadata that leaves requests
-// unanswered, or keeps them back because it is suspended.
+// answers fails if the metadata device of a thin pool or a cache does not complete its requests, or
+// is suspended.
 func (p *Provider) answers(m devmapper.Mapped) error {
 	for _, t := range m.Targets {
 		if t.Type != "thin-pool" && t.Type != "cache" {
@@ -36,14 +36,14 @@ func (p *Provider) answers(m devmapper.Mapped) error {
 		}
 		number, _, _ := strings.Cut(t.Params, " ")
 		if p.silent(number) {
-			return fmt.Errorf("its metadata (%s) has not answered for %s: look at its disk and at dmesg", number, metadataLimit)
+			return fmt.Errorf("its metadata device (%s) has completed no request for %s: look at its disk and at dmesg", number, metadataLimit)
 		}
 	}
 	return nil
 }
 
-// silent reports whether a device has requests and completes none of them for metadataLimit,
-// or is suspended for as long.
+// silent reports whether a device has requests and completes none of them for metadataLimit, or is
+// suspended during that time.
 func (p *Provider) silent(number string) bool {
 	_, before := p.requests(number)
 	pause := metadataLimit / 1000
@@ -54,7 +54,7 @@ func (p *Provider) silent(number string) bool {
 		if time.Now().After(end) {
 			return true
 		}
-		pause = min(2*pause, metadataLimit/20) // most disks complete one soon
+		pause = min(2*pause, metadataLimit/20) // most disks soon complete a request
 	}
 }
 
@@ -78,9 +78,9 @@ func requests(sys, number string) (waiting bool, done int64) {
 	return true, done
 }
 
-// counters returns the directories of sysfs that count the requests to a device. Of a disk with
-// NVMe's multipath these are also those of its paths, which have no device number: Linux 6.1 counts
-// in nvme0c1n1, and not in nvme0n1.
+// counters returns the sysfs directories with the request counters of a device. For NVMe multipath it
+// adds those of the paths, which have no device number: Linux 6.1 counts in nvme0c1n1, and not in
+// nvme0n1.
 func counters(sys, number string) []string {
 	dirs := []string{sys + "/dev/block/" + number}
 	target, _ := os.Readlink(dirs[0])
@@ -92,8 +92,8 @@ func counters(sys, number string) []string {
 	return dirs
 }
 
-// inFlight reports whether a device with these counters has requests that are not completed, or
-// would not complete one, because none of its paths is usable: such requests are not counted.
+// inFlight reports whether a device with these counters has requests in flight, or has no usable path:
+// the kernel does not count the requests that wait for a path.
 func inFlight(dirs []string) bool {
 	usable := len(dirs) == 1
 	for i, dir := range dirs {

@@ -15,10 +15,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Survey returns the metadata and the devices of a whole group, for a comparison. It reads
-// the metadata again if fresh is set, otherwise only after a change; it reads device-mapper
-// afterwards, so that a volume that was just created is in both. The result has the facts
-// that could not be read.
+// Survey returns the metadata and the devices of a whole group, for a comparison. It reads the
+// metadata again if fresh is set, otherwise only after a change. It reads device-mapper afterwards,
+// so that a new volume is in both. The result says which facts could not be read.
 func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Survey {
 	g, err := p.configured(vg)
 	if err != nil {
@@ -66,7 +65,7 @@ func (g *group) survey(ctx context.Context, fresh bool) (join.Survey, *Facts) {
 	return s, f
 }
 
-// surveyVolumes returns the volumes that a pod could use.
+// surveyVolumes returns the volumes that a pod can use.
 func (f *Facts) surveyVolumes() []join.Volume {
 	var all []join.Volume
 	merging := map[string]string{} // origin: snapshot
@@ -87,9 +86,9 @@ func (f *Facts) surveyVolumes() []join.Volume {
 		if l.merging() {
 			v.Into = l.Origin
 		}
-		if l.Health == "partial" || f.loses(l) {
-			lost := f.lossOf(f.together(l))
-			v.Missing, v.Partly = f.missing(), f.loses(l)
+		if l.Health == "partial" || f.hasLostData(l) {
+			lost := f.lossOf(f.healthOf(l))
+			v.Missing, v.Partly = f.missing(), f.hasLostData(l)
 			if !lost.own && (!v.RAID || len(lost.snapshots) > 0) {
 				v.Lost, v.Remedy = f.where(lost), f.remedy(l, lost, true)
 			}
@@ -115,9 +114,8 @@ func (l Logical) private() bool {
 // merging reports whether a volume is a snapshot that is, or will be, merged into its origin.
 func (l Logical) merging() bool { return l.Hidden && slices.Contains(l.Role, "snapshot") }
 
-// reserved are in the names of parts of volumes, and LVM lets no other volume use
-// them. The devices of most parts have a uuid that says so; those of a RAID's
-// do not.
+// reserved has the words in the names of parts of volumes, which LVM reserves for them. The
+// device-mapper uuids of most parts have a suffix; those of a RAID's parts do not.
 var reserved = []string{
 	"_cdata", "_cmeta", "_corig", "_cvol", "_imeta", "_iorig", "_mimage", "_mlog", "_pmspare",
 	"_rimage", "_rmeta", "_tdata", "_tmeta", "_vdata", "_vorigin", "_wcorig",
@@ -150,7 +148,7 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 		byUUID := prefix != "" && strings.HasPrefix(m.UUID, prefix)
 		switch {
 		case !ok || l.private() && !l.merging() && (!named || isPart(name.LV) || name.LV == l.Name):
-			continue // else the metadata is older than the volume, which it has as a part of another
+			continue // otherwise the metadata is older: it has this volume as a part of another
 		case !byUUID && (!named || name.VG != vg):
 			continue
 		case named && isPart(name.LV):
@@ -163,7 +161,7 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 		case err == nil && l.merging() && now.Open == 0: // not in use, and without data while the kernel merges it
 			continue
 		case err != nil:
-			d.Unknown = fmt.Sprintf("%s cannot be looked at: %v", m.Name, err)
+			d.Unknown = fmt.Sprintf("%s cannot be inspected: %v", m.Name, err)
 		default:
 			d.Size, d.Open, d.Suspended, d.ReadOnly = now.Size(), now.Open, now.Suspended, now.ReadOnly
 			d.Merges = (&node{Mapped: now}).has("snapshot-merge")
@@ -192,8 +190,8 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 	return all, nil
 }
 
-// split returns a copy that was split off a RAID and is to be merged again, both as arguments of LVM's
-// commands; "" = none: LVM shows such a part as a volume.
+// split returns the copy that was split off a RAID and is to be merged again; "" = none. Both are
+// arguments of LVM commands. LVM shows such a part as a volume.
 func (f *Facts) split(raid string) string {
 	_, name, _ := strings.Cut(raid, "/")
 	for i := 0; ; i++ {
@@ -206,11 +204,11 @@ func (f *Facts) split(raid string) string {
 	}
 }
 
-// strayParts returns the devices of parts that contradict the metadata, that it does not have, or that
-// were left, one of each part. Those below others have been looked at with these.
+// strayParts returns one device of each part that contradicts the metadata, that the metadata does not
+// have, or that an interrupted command left. It omits the devices below volumes: devicesOf has checked them.
 func (p *Provider) strayParts(f *Facts, list []devmapper.Mapped, seen *tree, others []join.Device) (all []join.Device) {
 	left := map[string]string{}
-	for _, l := range p.left(f, list) {
+	for _, l := range p.leftParts(f, list) {
 		left[l.device] = l.whole
 	}
 	if len(left) == 0 && f.contradicts == nil && len(f.unknown) == 0 {
@@ -225,11 +223,11 @@ func (p *Provider) strayParts(f *Facts, list []devmapper.Mapped, seen *tree, oth
 		if err != nil || idle(now) && left[m.Name] == "" {
 			continue
 		}
-		d := join.Device{UUID: id, Kernel: m.Name, Path: p.node(m), Number: m.Number, Size: now.Size(), Open: now.Open, Misplaced: f.misplaced(now), Left: f.left(now)}
+		d := join.Device{UUID: id, Kernel: m.Name, Path: p.node(m), Number: m.Number, Size: now.Size(), Open: now.Open, Misplaced: f.misplaced(now), Left: f.leftover(now)}
 		if name, _, ok := parseDMName(m.Name); ok {
 			d.Name = name.LV
 		}
-		if whole := left[m.Name]; whole != "" && d.Misplaced == "" && d.Open == 0 { // the others once this one is removed
+		if whole := left[m.Name]; whole != "" && d.Misplaced == "" && d.Open == 0 { // devices in use follow once this one is removed
 			d.Left, d.Misplaced = true, fmt.Sprintf("is a part of %s/%s, which LVM does not activate while this device exists", f.Name, whole)
 		}
 		if (d.Misplaced != "" || f.names[id] == "") && !slices.ContainsFunc(others, func(o join.Device) bool { return o.UUID == id }) {
@@ -257,8 +255,8 @@ func (t *tree) health(m devmapper.Mapped, d *join.Device) {
 	}
 }
 
-// gone describes the part of a device of a volume that is on a disk that is gone; "" = none. A disk
-// that comes back has another number.
+// gone describes the part of a volume's device that is on a removed disk; "" = none. A disk that
+// returns has another number.
 func (t *tree) gone(n *node, lv string) string {
 	if n.redundant() {
 		return ""
@@ -276,7 +274,7 @@ func (t *tree) gone(n *node, lv string) string {
 	return ""
 }
 
-// isGone is diskGone, and asks once for each disk.
+// isGone is diskGone with a cache.
 func (t *tree) isGone(disk string) bool {
 	gone, known := t.disks[disk]
 	if !known {

@@ -11,10 +11,10 @@ import (
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
-// A syncState is what the kernel shows of the RAIDs of a volume, its own or one below it.
+// A syncState is the kernel's state of the RAIDs of a volume, the volume itself or below it.
 type syncState struct {
 	reshaped string // a RAID that is being reshaped
-	syncing  string // a RAID whose synchronization has to end before it is deactivated
+	syncing  string // a RAID that must stay active until it is in sync
 	lost     string // why a RAID has lost data
 }
 
@@ -47,12 +47,12 @@ func (t *tree) sync(m devmapper.Mapped) (s syncState) {
 	return s
 }
 
-// lostLegs returns why a RAID has lost data: a disk is gone, and legs on others are not in sync. Of
-// raid1 the kernel never marks the last leg in sync as failed. The letters of legs that are synchronized
-// for the first time, or reshaped, do not show that data is missing.
+// lostLegs returns why a RAID has lost data: a disk is gone, and legs on other disks are not in sync. The
+// kernel does not mark the last leg of a raid1 in sync as failed, so the disks are checked. During the
+// first synchronization or a reshape the letters do not show whether data is missing.
 func (t *tree) lostLegs(n *node, table devmapper.Target, state []string) string {
 	kind, letters, action := state[0], state[2], state[4]
-	devices := strings.Fields(table.Params) // they end with two for each leg, of its metadata and of its data
+	devices := strings.Fields(table.Params) // the last words are the metadata and data devices of each leg
 	if len(devices) < 2*len(letters) || action == "resync" || action == "reshape" {
 		return ""
 	}
@@ -72,10 +72,10 @@ func (t *tree) lostLegs(n *node, table devmapper.Target, state []string) string 
 	if gone == 0 || behind == 0 || survives(kind, len(letters), lost) {
 		return ""
 	}
-	return fmt.Sprintf("the %s %s has lost data: of its %d legs (%s) %d have failed or are on a missing disk, and %d others were not in sync. Bring the disk back (pvs, dmesg), and repair nothing before", kind, n.volume(), len(letters), letters, gone, behind)
+	return fmt.Sprintf("the %s %s has lost data: of its %d legs (%s) %d have failed or are on a missing disk, and %d others were not in sync. Bring the disk back (pvs, dmesg) before any repair", kind, n.volume(), len(letters), letters, gone, behind)
 }
 
-// fails reports whether a part of a device is on a disk that is gone, or missing.
+// fails reports whether a part of a device is on a missing disk.
 func (t *tree) fails(number string) bool {
 	n := t.at(number)
 	return n.err == nil && slices.ContainsFunc(n.Targets, func(target devmapper.Target) bool {
@@ -86,7 +86,7 @@ func (t *tree) fails(number string) bool {
 	})
 }
 
-// parity reports whether a RAID is of a kind that the kernel does not start if it is neither in sync nor complete.
+// parity reports whether a RAID has parity: the kernel does not start it if it is neither in sync nor complete.
 func parity(kind string) bool {
 	return strings.HasPrefix(kind, "raid4") || strings.HasPrefix(kind, "raid5") || strings.HasPrefix(kind, "raid6")
 }
@@ -94,7 +94,7 @@ func parity(kind string) bool {
 // survives reports whether a RAID of that kind has all its data without some of its legs.
 func survives(kind string, legs int, lost map[string]bool) bool {
 	switch {
-	case strings.HasPrefix(kind, "raid10"): // the copies of a stripe are on legs beside each other
+	case strings.HasPrefix(kind, "raid10"): // the copies of a stripe are on adjacent legs
 		const copies = 2
 		stripes := map[int]int{}
 		for number := range lost {

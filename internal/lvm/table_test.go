@@ -39,7 +39,7 @@ func TestNoTable(t *testing.T) {
 	}
 }
 
-// A device that cannot be looked at is unknown; all others of the group are
+// A device that cannot be inspected is unknown; all others of the group are
 // surveyed, and so are the other pools.
 func TestOneUnknownDevice(t *testing.T) {
 	f, p := newFake(t, 2)
@@ -55,7 +55,7 @@ func TestOneUnknownDevice(t *testing.T) {
 		t.Fatalf("got %+v", s)
 	}
 	for _, d := range s.Devices {
-		if (d.UUID == bad) != strings.Contains(d.Unknown, "vg0-v0 cannot be looked at") {
+		if (d.UUID == bad) != strings.Contains(d.Unknown, "vg0-v0 cannot be inspected") {
 			t.Errorf("got %+v", d)
 		}
 	}

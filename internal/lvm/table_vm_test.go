@@ -226,7 +226,7 @@ func TestVMMisplacedType(t *testing.T) {
 	l.Invalidate("")
 	l.found("killed", l.differ(claim, nil), "stale-mapping a: has a mirror table, and the metadata says linear")
 	l.found("killed", l.differ(claim, nil), "stale-mapping a: : dmsetup resume vg0-a; only if older metadata")
-	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 4*mib, ""), nil, "vg0-a has a mirror table", "flexd check says how it is resumed")
+	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 4*mib, ""), nil, "vg0-a has a mirror table", "flexd check says how to resume it")
 	is(t, l.Deactivate(t.Context(), l.lock, lv, volume.Device{}), nil, "vg0-a")
 	l.sh("dmsetup", "resume", "--noudevsync", "vg0-a")
 	l.found("resumed", l.differ(claim, nil))

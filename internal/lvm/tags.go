@@ -24,7 +24,7 @@ const (
 	tagSeen       = "flexd.fs="
 )
 
-// tagWord returns the name of a node as a tag can contain it.
+// tagWord returns the name of a node without the characters that a tag cannot contain.
 func tagWord(node string) string {
 	if node == "" {
 		return "unknown"
@@ -41,8 +41,8 @@ func formattingTag(fsType, node string, at time.Time) string {
 	return tagFormatting + fsType + "/" + at.UTC().Format(time.RFC3339) + "/" + node
 }
 
-// recordTag returns the format record in the tags of a volume, as seen by the node here. A tag in
-// another form than flexd's makes the result only more cautious.
+// recordTag returns the format record in the tags of a volume; here is this node. A tag in an unknown
+// form can only prevent a format.
 func recordTag(tags []string, here string) volume.RecordTag {
 	t := volume.RecordTag{State: volume.NoRecord}
 	var formatting []string
@@ -73,23 +73,22 @@ func recordTag(tags []string, here string) volume.RecordTag {
 		t.At, err = time.Parse(time.RFC3339, words[1])
 	}
 	if len(words) != 3 || err != nil {
-		t.Here, t.Bad = false, "its tag "+formatting[0]+" does not tell when that mkfs was started, and where"
+		t.Here, t.Bad = false, "its tag "+formatting[0]+" does not say when and where that mkfs was started"
 	}
 	return t
 }
 
-// recordTag returns the format record in a volume's tags. A read-only volume counts as not shared:
-// no node makes a filesystem on it, and it may be active on many nodes, none of which may change
-// its tags.
+// recordTag returns the format record in a volume's tags. A read-only volume counts as not shared: no
+// node formats it, and since many nodes may have it active, none may change its tags.
 func (f *Facts) recordTag(l Logical) volume.RecordTag {
 	t := recordTag(l.Tags, f.host)
 	t.Shared = f.Shared() && !l.ReadOnly
 	return t
 }
 
-// SetRecord writes the format record of a volume into its tags: Formatting, Seen, or
-// NoRecord after an mkfs that ended by itself. Volumes whose records are written at the same
-// time share a command. The tags were read again when it returns nil.
+// SetRecord writes the format record of a volume into its tags: Formatting, Seen, or NoRecord after
+// an mkfs that ended by itself. Volumes whose records are written at the same time share a command. It
+// verifies the result with a new report.
 func (p *Provider) SetRecord(ctx context.Context, lv volume.LV, state volume.Record, fsType string) error {
 	g, err := p.configured(lv.Name.VG)
 	if err != nil {
@@ -101,7 +100,7 @@ func (p *Provider) SetRecord(ctx context.Context, lv volume.LV, state volume.Rec
 	if err == nil || hangs(err) || errors.As(err, new(*run.LockedError)) || ctx.Err() != nil {
 		return err
 	}
-	return fmt.Errorf("its format record cannot be written as a tag of LVM, which the other nodes of the shared volume group see, so %s: %w", consequence[state], g.mustWait(err))
+	return fmt.Errorf("its format record cannot be written as an LVM tag for the other nodes of the shared volume group, so %s: %w", consequence[state], g.mustWait(err))
 }
 
 // changeable returns why the metadata of the group cannot be changed, or must not be.
@@ -141,8 +140,8 @@ var consequence = map[volume.Record]string{
 	volume.NoRecord:   "the tag of an mkfs that has ended remains",
 }
 
-// writeTags runs the commands for the members: one for each record and filesystem. LVM adds
-// a tag that is there, and removes one that is not, without an error.
+// writeTags runs the commands for the members, one for each record and filesystem. LVM reports no
+// error if a tag to add exists, or a tag to remove does not.
 func (g *group) writeTags(members []*member) error {
 	known := g.lastFacts()
 	var errs []error
@@ -166,8 +165,8 @@ func (g *group) writeTags(members []*member) error {
 	return errors.Join(errs...)
 }
 
-// tagArgs returns the arguments of the command that writes one record to the tags of the
-// members, in place of the tags of their mkfs; nil = there is nothing to change.
+// tagArgs returns the arguments of the command that replaces the mkfs tags of the members by one
+// record; nil = there is nothing to change.
 func tagArgs(known *Facts, node string, members []*member) []string {
 	var old []string
 	add := ""
@@ -198,7 +197,7 @@ func tagArgs(known *Facts, node string, members []*member) []string {
 	return append(args, selected...)
 }
 
-// verifyTags returns the result of a command for one volume, as a later report shows it.
+// verifyTags returns the result of a command for one volume by a later report.
 func (g *group) verifyTags(m *member, cmdErr error) error {
 	if hangs(cmdErr) {
 		return cmdErr

@@ -16,24 +16,24 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// fenceDeadline limits the wait for a device whose earlier writes the disk does not complete.
+// fenceDeadline limits the wait for earlier writes to a device that its disk does not complete.
 const fenceDeadline = 10 * time.Second
 
 // Taken returns the volumes of a shared group that are active on this node for writing, and whose
-// locks another node has taken since, even if it has given them back. It considers only volumes
+// locks another node has taken since, even if it has released them. It considers only volumes
 // that are mounted, or whose lock a command of this flexd has taken for the present device. LVM
-// takes the lock of a volume before its device appears, and gives it back after the device has
-// disappeared: so a device that exists before and after its lock is read must have had the lock. An
-// error is about the volumes that are not in the result.
+// takes the lock of a volume before its device appears, and releases it after the device has
+// disappeared: a device that exists before and after its lock is read must have had the lock. An
+// error concerns the volumes that are not in the result.
 func (p *Provider) Taken(ctx context.Context, vg string, mounted []volume.UUID) ([]volume.Taken, error) {
 	return p.takenOf(ctx, vg, func(uuid volume.UUID, number string) bool {
 		return slices.Contains(mounted, uuid) || p.noted(uuid, number)
 	})
 }
 
-// HasLock reads the lock of an active volume, and returns nil if this node still has it and will
-// keep it: since it took the lock, the node may have been paused or its lock managers killed. A
-// volume of a group that is not shared needs no lock.
+// HasLock reads the lock of an active volume, and returns nil if this node still holds it and will
+// keep it: the node may have been paused, or its lock managers killed. A volume of a group that is
+// not shared needs no lock.
 func (p *Provider) HasLock(ctx context.Context, lv volume.LV) error {
 	g, err := p.configured(lv.Name.VG)
 	if err != nil || !g.shared() {
@@ -110,7 +110,7 @@ func (p *Provider) takenOf(ctx context.Context, vg string, counts func(volume.UU
 	return all, err
 }
 
-// anyFacts returns facts of any age: the place of a volume's lock never changes.
+// anyFacts returns facts of any age, for the location of a volume's lock, which never changes.
 func (g *group) anyFacts(ctx context.Context) (*Facts, error) {
 	if f := g.lastFacts(); f != nil {
 		return f, nil
@@ -151,10 +151,10 @@ func fenced(m devmapper.Mapped) bool {
 	return len(m.Targets) > 0 && !slices.ContainsFunc(m.Targets, func(t devmapper.Target) bool { return t.Type != "error" })
 }
 
-// Fence makes each read and write of a volume fail from now on, for its mounts, too: nothing
-// that is cached reaches the disk. The devices on disks are first, so that a RAID above them
-// cannot write that it has ended. What is between them and the volume stays: a thin volume hangs
-// if its pool goes first, and other volumes may be in the pool.
+// Fence makes every read and write of a volume fail, also through its mounts, so that no cached
+// data reaches the disk. It fences the lowest devices first, so that a RAID above them cannot
+// record its end on disk. Devices between them and the volume keep their tables: a thin volume
+// hangs if its pool is fenced first, and the pool may have other volumes.
 func (p *Provider) Fence(ctx context.Context, t volume.Taken) error {
 	m, found, err := p.find(t.UUID)
 	if err != nil || !found {
@@ -162,7 +162,7 @@ func (p *Provider) Fence(ctx context.Context, t volume.Taken) error {
 	}
 	var lowest, top []string
 	group := m.UUID[:min(len(m.UUID), len("LVM-")+32)] // a disk may be a volume of another one
-	tree, numbers := p.tree(), map[string]bool{}       // of the lowest
+	tree, numbers := p.tree(), map[string]bool{}       // the numbers of the lowest devices
 	visit := func(n *node, _ bool) {
 		switch {
 		case !strings.HasPrefix(n.UUID, group) || numbers[n.Number]:
@@ -196,8 +196,8 @@ func (p *Provider) Fence(ctx context.Context, t volume.Taken) error {
 }
 
 // snapshotsOn returns the active snapshots in the group of a volume that have one of these devices
-// below them. A snapshot that cannot read its origin marks itself as invalid on the disk; it has the
-// same lock.
+// below them. They have the same lock, and a snapshot that cannot read its origin marks itself as
+// invalid on disk.
 func (t *tree) snapshotsOn(m devmapper.Mapped, numbers map[string]bool) (all []devmapper.Mapped, err error) {
 	name, _, _ := parseDMName(m.Name)
 	devices, err := groupDevices(t.p.DM, name.VG)
@@ -213,9 +213,9 @@ func (t *tree) snapshotsOn(m devmapper.Mapped, numbers map[string]bool) (all []d
 	return all, err
 }
 
-// removeFenced removes the parts of fenced volumes that LVM has left. LVM finds the parts of a
-// writecache by the table of the volume, which a fence has replaced, and does not activate the
-// volume again while they exist.
+// removeFenced removes the devices of parts of fenced volumes that LVM did not remove. LVM finds
+// the parts of a writecache through the volume's table, which the fence has replaced, and does not
+// activate the volume again while their devices exist.
 func (p *Provider) removeFenced(ctx context.Context, vg string) error {
 	devices, err := groupDevices(p.DM, vg)
 	if err != nil {
@@ -230,7 +230,7 @@ func (p *Provider) removeFenced(ctx context.Context, vg string) error {
 	return removeDevices(ctx, p.Runner, left)
 }
 
-// inGroup reports whether a device is one of a volume group, or cannot be looked at.
+// inGroup reports whether a device belongs to a volume group, or cannot be read.
 func (p *Provider) inGroup(number, group string) bool {
 	m, err := p.DM.Device(devmapper.Key{Number: number})
 	return err != nil || strings.HasPrefix(m.UUID, group)

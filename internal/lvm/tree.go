@@ -26,13 +26,13 @@ func (p *Provider) tree() *tree {
 // A node is a device of device-mapper.
 type node struct {
 	devmapper.Mapped
-	err   error    // why it could not be read; the other fields are not known then
+	err   error    // why it could not be read; then the other fields are not known
 	below []string // the numbers of device-mapper's devices below it
-	user  string   // the volume that has this device as a part, as an argument of lvchange --refresh
+	user  string   // the volume with this device as a part, as an argument of lvchange --refresh
 
-	asked bool // state and stateErr are known
-	state []devmapper.Target
-	unask error // why its state could not be read
+	stateRead bool // state and stateErr are known
+	state     []devmapper.Target
+	stateErr  error // why its state could not be read
 }
 
 // at returns the device with that number.
@@ -65,16 +65,16 @@ func (t *tree) add(m devmapper.Mapped, err error) *node {
 
 // status returns the state of the targets of a device.
 func (t *tree) status(n *node) ([]devmapper.Target, error) {
-	if !n.asked {
+	if !n.stateRead {
 		m, err := t.p.status(n.Mapped)
-		n.asked, n.state, n.unask = true, m.Targets, err
+		n.stateRead, n.state, n.stateErr = true, m.Targets, err
 	}
-	return n.state, n.unask
+	return n.state, n.stateErr
 }
 
-// walk visits a volume's device and LVM's devices below it; redundant reports that a RAID
-// or a mirror above has other copies. A PV that is a device of device-mapper (multipath,
-// dm-crypt) is a disk here. It returns a device that could not be read, "" = none.
+// walk visits a volume's device and LVM's devices below it. redundant reports whether a RAID or a
+// mirror above has other copies. A PV on device-mapper (multipath, dm-crypt) counts as a disk. It
+// returns the error of a device that could not be read; "" = none.
 func (t *tree) walk(m devmapper.Mapped, visit func(n *node, redundant bool)) (unread string) {
 	seen := map[string]bool{m.Number: true}
 	var down func(n *node, user string, redundant bool)
@@ -93,7 +93,7 @@ func (t *tree) walk(m devmapper.Mapped, visit func(n *node, redundant bool)) (un
 			seen[number] = true
 			switch b := t.at(number); {
 			case b.err != nil:
-				unread = cmp.Or(unread, fmt.Sprintf("the device %s below %s cannot be looked at: %v", number, n.Name, b.err))
+				unread = cmp.Or(unread, fmt.Sprintf("the device %s below %s cannot be inspected: %v", number, n.Name, b.err))
 			case strings.HasPrefix(b.UUID, "LVM-"):
 				down(b, n.user, redundant)
 			}
@@ -105,7 +105,7 @@ func (t *tree) walk(m devmapper.Mapped, visit func(n *node, redundant bool)) (un
 	return unread
 }
 
-// redundant reports whether the data of a device has other copies if one below it fails.
+// redundant reports whether a device keeps its data if one device below it fails.
 func (n *node) redundant() bool {
 	return slices.ContainsFunc(n.Targets, func(t devmapper.Target) bool {
 		return t.Type == "mirror" || t.Type == "raid" && !strings.HasPrefix(t.Params, "raid0")
@@ -124,22 +124,22 @@ func (n *node) has(target string) bool {
 
 // faults are the problems of a volume's device and of the devices below it.
 type faults struct {
-	unread   string // a device that cannot be read; the other fields may be incomplete then
-	missing  string // a part of it returns only errors, or its contents are lost
+	unread   string // why a device cannot be read; then the other fields may be incomplete
+	missing  string // a part of the volume returns only errors, or its contents are lost
 	pool     string // its thin pool is full or has failed
 	failed   string // its cache, or a merge into it, has failed
 	remedy   string // for failed
 	degraded string // the failed copies of a RAID's data
 	differ   string // the copies that differ
 	raid     string // that RAID, as an argument of lvconvert --repair
-	refresh  string // the same for lvchange --refresh: LVM refuses a hidden volume
+	refresh  string // its visible volume, as an argument of lvchange --refresh
 
-	suspended string // the lowest suspended device: every read and write waits for it
-	loaded    bool   // it has a table that replaces the present one when it is resumed
+	suspended string // the lowest suspended device, for which every read and write waits
+	loaded    bool   // that device has an inactive table, which a resume makes active
 }
 
-// faults returns the problems of a volume. Without health it omits those that do not
-// prevent its use, and the state of a cache: reading that may wait for the cache's disk.
+// faults returns the problems of a volume. Without health it omits problems that do not prevent its
+// use, and the state of a cache, whose reading may wait for the cache's disk.
 func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 	f := faults{}
 	unread := t.walk(m, func(n *node, redundant bool) {
@@ -164,22 +164,22 @@ func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 	})
 	f.unread = cmp.Or(f.unread, unread)
 	if lost := t.sync(m).lost; lost != "" {
-		f.missing, f.degraded = cmp.Or(f.missing, lost), "" // a repair would give up what the disk has
+		f.missing, f.degraded = cmp.Or(f.missing, lost), "" // a repair would discard the data of the missing disk
 	}
 	return f
 }
 
-// needed are the targets with a state that decides whether a volume may be used.
+// needed has the target types whose state decides whether a volume may be used.
 var needed = map[string]bool{"snapshot": true, "snapshot-merge": true, "thin-pool": true}
 
-// judges evaluate the states of targets.
+// judges has the functions that evaluate the states of targets.
 var judges = map[string]func(f *faults, top devmapper.Mapped, n *node, state devmapper.Target){
 	"cache": cacheState, "mirror": mirrorState, "raid": raidState, "snapshot": snapshotState, "snapshot-merge": mergeState, "thin-pool": poolState,
 	"writecache": writecacheState,
 }
 
-// snapshotState reads "Invalid" after an error of the snapshot's disk. A full snapshot is "Overflow" only if
-// its table asks for that word (PO). With the tables of LVM 2.03.16 (P) it is "Invalid", too.
+// snapshotState reads "Invalid" after an error of the snapshot's disk. A full snapshot is "Overflow" if its
+// table has the option PO; with the tables of LVM 2.03.16 (P) it is also "Invalid".
 func snapshotState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
 	switch state.Params {
 	case "Overflow":
@@ -189,14 +189,14 @@ func snapshotState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Targe
 	}
 }
 
-// mergeState is about an origin into which a snapshot is being merged.
+// mergeState evaluates an origin into which a snapshot is being merged.
 func mergeState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
 	switch state.Params {
 	case "Invalid", "Overflow":
-		f.missing = cmp.Or(f.missing, n.volume()+" was being merged with a snapshot whose contents are lost: a part of it is old and a part new. Restore it from a backup")
+		f.missing = cmp.Or(f.missing, n.volume()+" was being merged with a snapshot whose contents are lost: it has partly old and partly new contents. Restore it from a backup")
 	case "Merge failed":
-		f.failed = n.volume() + ": the merge of its snapshot has failed: the rest of it is still on the snapshot"
-		f.remedy = "look at dmesg and at the disks. Reads and writes still find all data: back it up. The merge goes on when the volume is deactivated and activated again: delete its pods, lvchange -an, lvchange -ay"
+		f.failed = n.volume() + ": the merge of its snapshot has failed: the data that is not merged is still on the snapshot"
+		f.remedy = "look at dmesg and at the disks. Reads and writes still find all data: back it up. The merge continues when the volume is deactivated and activated again: delete its pods, lvchange -an, lvchange -ay"
 	}
 }
 
@@ -229,8 +229,8 @@ func raidState(f *faults, top devmapper.Mapped, n *node, state devmapper.Target)
 	}
 }
 
-// mirrorState reads "2 253:1 253:2 64/64 1 AD 1 core": devices, how much is in sync, one
-// letter for each. A pvmove is such a mirror, too, and ends by itself.
+// mirrorState reads "2 253:1 253:2 64/64 1 AD 1 core": the devices, the regions in sync, one letter for
+// each device. It ignores the mirror of a pvmove, which ends by itself.
 func mirrorState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
 	w := strings.Fields(state.Params)
 	if len(w) == 0 || f.degraded != "" {

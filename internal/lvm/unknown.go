@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,11 +13,11 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// unknownDevices returns the devices of a group, and of parts of its volumes, that belong to no
-// volume in the metadata: the volume was removed by force, or older metadata was restored. LVM
-// treats the extents below them as free, or has given them to another volume. A device of another
-// group, or of no group, that lies on a disk of this group is unknown, too: older metadata has
-// given the disk back to this group. An error is about devices that are not in the result.
+// unknownDevices returns the devices of a group whose volume or part of a volume is not in the
+// metadata: it was removed by force, or older metadata was restored. LVM treats their extents as free,
+// or has given them to another volume. The result includes devices of other groups, or of no group, on
+// the disks of this group: with older metadata, the disk belongs to this group again. An error
+// concerns devices that are not in the result.
 func (p *Provider) unknownDevices(f *Facts, list []devmapper.Mapped) (all []devmapper.Mapped, err error) {
 	prefix := dmUUID(volume.UUID(f.UUID))
 	var disks map[string]bool
@@ -66,8 +67,7 @@ func (g *group) canAllocate(ctx context.Context, f *Facts, thin bool) error {
 	return g.unusable(f, thin)
 }
 
-// checkFree returns an error if a new volume could overwrite a device, or if that is
-// unknown.
+// checkFree returns an error if a new volume might overwrite a device.
 func (g *group) checkFree(f *Facts) error {
 	refuse := func(format string, a ...any) error {
 		return &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf(format, a...)}
@@ -81,10 +81,10 @@ func (g *group) checkFree(f *Facts) error {
 		return refuse("%v", err)
 	}
 	if len(unknown) > 0 && !strings.HasPrefix(unknown[0].UUID, dmUUID(volume.UUID(f.UUID))) {
-		return refuse("the device %s, which is not of this group, lies on its disks: the metadata of one group is an older one (vgcfgrestore --list %s: restore the newest file that differs from the current metadata). Its space would be given to another volume. If the newest metadata is lost, copy its data off; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name, f.Name)
+		return refuse("the device %s, which does not belong to this group, lies on its disks: the metadata of one of the two groups is an older version (vgcfgrestore --list %s: restore the newest file that differs from the current metadata). Its space would be given to another volume. If the newest metadata is lost, copy its data off; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name, f.Name)
 	}
 	if len(unknown) > 0 {
-		return refuse("it has the device %s, and its metadata does not know that volume: it was removed, or the metadata is an older one. LVM takes its space for free, and would give it to another volume. Copy the data off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name)
+		return refuse("its metadata has no volume for the device %s: the volume was removed, or the metadata is an older version. LVM counts the space as free, and would give it to another volume. Copy the data off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", unknown[0].Name)
 	}
 	if f.unplaced != nil {
 		return refuse("%v", f.unplaced)
@@ -110,16 +110,16 @@ func (g *group) checkFree(f *Facts) error {
 func (f *Facts) advice(m devmapper.Mapped, where string) string {
 	switch {
 	case m.Suspended && m.Loaded && where != join.Enlarged:
-		return "an interrupted command of LVM has left it suspended, and flexd check says how it is resumed"
-	case f.left(m):
+		return "an interrupted command of LVM has left it suspended, and flexd check says how to resume it"
+	case f.leftover(m):
 		return join.Left(m.Name)
 	}
 	return join.Remedy(where, f.Name)
 }
 
-// left reports whether an interrupted command of LVM has left a device that nothing uses: a part of a
-// volume to which the metadata gives no space, or the origin or space of a snapshot without that.
-func (f *Facts) left(m devmapper.Mapped) bool {
+// leftover reports whether an interrupted LVM command has left a device that nothing uses: a part of a
+// volume to which the metadata gives no space, or a hidden device of an origin or a snapshot.
+func (f *Facts) leftover(m devmapper.Mapped) bool {
 	id, _, ours := f.idOf(m)
 	name, layer, _ := parseDMName(m.Name)
 	below := layer == "real" || layer == "cow" ||
@@ -127,30 +127,47 @@ func (f *Facts) left(m devmapper.Mapped) bool {
 	return ours && m.Open == 0 && below && f.Missing == 0
 }
 
-// overlap returns why a device must not be used: it lies on the same extents as a device of another
-// volume, or of a volume that the metadata does not have. "" = it does not.
+// overlap returns why a device must not be used: it shares extents with a device of another volume, or
+// of a volume that the metadata does not have. "" = it may be used.
 func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 	f := g.lastFacts()
 	if f == nil {
 		return ""
 	}
-	var all []extent
-	below := map[string]bool{}
-	unread := t.walk(m, func(n *node, _ bool) {
-		all = append(all, extents(n.Mapped)...)
-		below[ownerOf(n.UUID)] = true
+	o := overlapping{g: g, f: f, m: m, below: map[string]bool{}, spans: spans{}}
+	o.unread = t.walk(m, func(n *node, _ bool) {
+		o.extents = append(o.extents, extents(n.Mapped)...)
+		o.below[ownerOf(n.UUID)] = true
 	})
-	mine := spans{}
-	for _, e := range all {
-		mine.add(e, "")
+	for _, e := range o.extents {
+		o.spans.add(e, "")
 	}
-	mine.sort()
-	meets := func(other devmapper.Mapped) bool {
-		for range mine.owners(extents(other)...) {
-			return true
-		}
-		return false
+	o.spans.sort()
+	return cmp.Or(o.unknown(), o.known())
+}
+
+// overlapping compares the extents of a device with those of other devices.
+type overlapping struct {
+	g       *group
+	f       *Facts
+	m       devmapper.Mapped
+	extents []extent        // of m and the devices below it
+	spans   spans           // likewise
+	below   map[string]bool // the owners of m and the devices below it
+	unread  string          // why a device below m could not be read
+}
+
+// with reports whether another device has an extent in common with m.
+func (o *overlapping) with(other devmapper.Mapped) bool {
+	for range o.spans.owners(extents(other)...) {
+		return true
 	}
+	return false
+}
+
+// unknown describes an overlap with a device that the metadata does not have.
+func (o *overlapping) unknown() string {
+	g, f, m, below, unread := o.g, o.f, o.m, o.below, o.unread
 	for _, u := range f.unknown {
 		other, err := g.p.DM.Device(devmapper.Key{UUID: u.UUID, Number: u.Number})
 		if errors.Is(err, devmapper.ErrNoDevice) {
@@ -160,35 +177,40 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 			unread = err.Error()
 		}
 		if unread != "" {
-			return fmt.Sprintf("whether it lies on extents of %s, a device of a volume that the metadata of %s does not know, is unknown: %s", u.Name, g.name, unread)
+			return fmt.Sprintf("whether it lies on extents of %s, a device of a volume that the metadata of %s does not have, is unknown: %s", u.Name, g.name, unread)
 		}
 		switch name, _, _ := parseDMName(other.Name); {
-		case !meets(other):
-		case f.left(other):
+		case !o.with(other):
+		case f.leftover(other):
 			return fmt.Sprintf("it lies on extents of %s: %s", other.Name, join.Left(other.Name))
 		case strings.HasPrefix(name.LV, "pvmove") && below[ownerOf(u.UUID)]: // the metadata may have been read before pvmove changed it
-			return fmt.Sprintf("its device is built on %s, which is not in the metadata that flexd has read: pvmove has started or ended since, or the metadata of %s is an older one (flexd check says which)", other.Name, g.name)
-		case strings.HasPrefix(u.UUID, "LVM-") && below[ownerOf(u.UUID)]: // a copy of the part alone could lack what is cached
-			return fmt.Sprintf("its device is built on %s, which the metadata of %s does not know: the metadata is an older one. vgcfgrestore --list %[2]s, and restore the newest file that differs from the current metadata. If that is not possible, copy the data of %s off, which is whole only there", other.Name, g.name, m.Name)
+			return fmt.Sprintf("its device is built on %s, which is not in the metadata that flexd has read: pvmove has started or ended since, or the metadata of %s is an older version (flexd check shows which)", other.Name, g.name)
+		case strings.HasPrefix(u.UUID, "LVM-") && below[ownerOf(u.UUID)]: // a copy of this part alone could lack cached data
+			return fmt.Sprintf("its device is built on %s, which the metadata of %s does not have: the metadata is an older version. vgcfgrestore --list %[2]s, and restore the newest file that differs from the current metadata. If that is not possible, copy the data off from %s: only this device has all of it", other.Name, g.name, m.Name)
 		default:
-			return fmt.Sprintf("it lies on extents of %s, a device of a volume that the metadata of %s does not know: the metadata is an older one (vgcfgrestore --list %[2]s). Both would be destroyed. Copy the data of %[1]s off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", other.Name, g.name)
+			return fmt.Sprintf("it lies on extents of %s, a device of a volume that the metadata of %s does not have: the metadata is an older version (vgcfgrestore --list %[2]s). Both volumes would be destroyed. Copy the data of %[1]s off if it is needed; then, once nothing uses it: dmsetup remove %[1]s", other.Name, g.name)
 		}
 	}
-	asked := map[string]bool{}
-	for uuid := range f.taken.owners(all...) {
-		if below[ownerOf(uuid)] || asked[uuid] {
+	return ""
+}
+
+// known describes an overlap with the device of another volume in the metadata.
+func (o *overlapping) known() string {
+	g, f, seen := o.g, o.f, map[string]bool{}
+	for uuid := range f.taken.owners(o.extents...) {
+		if o.below[ownerOf(uuid)] || seen[uuid] {
 			continue
 		}
-		asked[uuid] = true
+		seen[uuid] = true
 		other, err := g.p.DM.Device(devmapper.Key{UUID: uuid}) // its table may have changed
 		switch {
 		case errors.Is(err, devmapper.ErrNoDevice):
 		case err != nil:
 			return fmt.Sprintf("whether it still lies on extents of another volume's device is unknown: %v", err)
-		case meets(other) && f.left(other):
+		case o.with(other) && f.leftover(other):
 			return fmt.Sprintf("it lies on extents of %s: %s", other.Name, join.Left(other.Name))
-		case meets(other):
-			return fmt.Sprintf("it lies on extents of %s, the device of another volume: the metadata of %s was replaced while that was active (vgcfgrestore --list %[2]s). Both would be destroyed. Restore the newest file that differs from the current metadata; if that is not possible, copy the data of %[1]s off, and deactivate it", other.Name, g.name)
+		case o.with(other):
+			return fmt.Sprintf("it lies on extents of %s, the device of another volume: the metadata of %s was replaced while that volume was active (vgcfgrestore --list %[2]s). Both volumes would be destroyed. Restore the newest file that differs from the current metadata; if that is not possible, copy the data of %[1]s off, and deactivate it", other.Name, g.name)
 		}
 	}
 	return ""
@@ -197,9 +219,9 @@ func (g *group) overlap(t *tree, m devmapper.Mapped) string {
 // ownerOf returns the part of a device's uuid that all devices of one volume have.
 func ownerOf(uuid string) string { return uuid[:min(len(uuid), len("LVM-")+2*uuidLength)] }
 
-// takenBy returns the extents of the devices of known volumes, and how a device contradicts the
-// metadata, with the remedy: the device of a known volume is misplaced, or an unknown device lies
-// on space of a volume. A device that cannot be read counts as consistent with the metadata.
+// takenBy returns the extents of the devices of known volumes, and an error with the remedy if a device
+// contradicts the metadata: the device of a known volume is misplaced, or an unknown device lies on
+// space of a volume. A device that cannot be read counts as consistent.
 func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all spans, contradicts error) {
 	all = spans{}
 	isUnknown := map[string]bool{} // by number: not every device has a uuid
@@ -232,23 +254,23 @@ func (p *Provider) takenBy(f *Facts, list []devmapper.Mapped) (all spans, contra
 	return all, contradicts
 }
 
-// onVolume describes the volume on whose space an unknown device lies, or "".
+// onVolume describes the volume that owns space of an unknown device; "" = none.
 func (f *Facts) onVolume(m devmapper.Mapped) string {
 	if f.place == nil {
 		return ""
 	}
 	for _, e := range extents(m) {
-		if where := f.onOther(e, ""); where != "" {
+		if where := f.overlapsOther(e, ""); where != "" {
 			return where
 		}
 	}
 	return ""
 }
 
-// settled returns an error if the activation of a volume could write to the device of another
-// volume, or replace its table, because the metadata is older than the devices: the activation of a
-// RAID, a mirror or a snapshot writes to it, and that of a thin volume loads the table of its pool.
-func (g *group) settled(ctx context.Context, lv volume.LV) error {
+// canActivate returns an error if an activation could overwrite the device of another volume, or replace
+// its table, because the metadata is older than the devices. Activating a RAID, a mirror or a snapshot
+// writes to it, and activating a thin volume loads the table of its pool.
+func (g *group) canActivate(ctx context.Context, lv volume.LV) error {
 	plain := func(f *Facts) bool {
 		l := f.lv(lv.UUID)
 		return l.Pool == "" && !l.thick() && len(l.Layout) == 1 && (l.Layout[0] == "linear" || l.Layout[0] == "striped")
@@ -257,8 +279,8 @@ func (g *group) settled(ctx context.Context, lv volume.LV) error {
 	if err != nil || plain(f) || !kept && f.contradicts == nil {
 		return err
 	}
-	// A volume may have been moved or extended since the report began. Not every change is reported by
-	// an event: older metadata may be restored by another device node, as in a container.
+	// A volume may have been moved or extended since the report began. No event reports metadata that was
+	// restored through another device node, as in a container.
 	if f, _, err = g.look(ctx, true); err != nil || plain(f) {
 		return err
 	}

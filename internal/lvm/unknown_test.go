@@ -88,7 +88,7 @@ func TestForeignDeviceOnDisk(t *testing.T) {
 	split := devmapper.Mapped{Name: "vg1-a", UUID: other, Number: "253:91", Live: true,
 		Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: number + " 2048"}}}
 	f.devices[other] = split
-	if err := g.checkFree(facts); err == nil || !strings.Contains(err.Error(), "vg1-a, which is not of this group") {
+	if err := g.checkFree(facts); err == nil || !strings.Contains(err.Error(), "vg1-a, which does not belong to this group") {
 		t.Errorf("got %v", err)
 	}
 	split.Targets[0].Params = "253:7 2048"
@@ -426,7 +426,7 @@ func TestMetadataHangs(t *testing.T) {
 		return number == "253:1", done
 	}
 	d, err := p.Device(t.Context(), lv)
-	if _, _, states := dm.take(); states != 0 || err != nil || !d.Unusable || !strings.Contains(d.Reason, "vg0-pool-tpool cannot be read: its metadata (253:1) has not answered") {
+	if _, _, states := dm.take(); states != 0 || err != nil || !d.Unusable || !strings.Contains(d.Reason, "vg0-pool-tpool cannot be read: its metadata device (253:1) has completed no request") {
 		t.Errorf("asked %d times: %+v %v", states, d, err)
 	}
 	// Nor does a command of LVM ask for it.

@@ -15,19 +15,19 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A watch receives external changes without polling: the kernel reports every device-mapper
-// device that changes, and every LVM command that changes metadata closes the disks that it
-// has written to.
+// A watch receives external changes without polling: the kernel reports every change of a
+// device-mapper device, and LVM commands that change metadata close the disks that they have written,
+// which inotify reports.
 type watch struct {
 	p       *Provider
 	changed func(vg string, volumes map[volume.UUID]time.Time)
 	notify  int // inotify
 
-	// For Watch's own goroutine:
+	// Used only by Watch's goroutine:
 	devices        map[string]devmapper.Mapped // by number, with their last names
-	changedDevices map[string]time.Time        // numbers of devices whose change is not reported yet, and when it was heard
-	gone           []goneDevice                // the same, of removed devices
-	groups         map[string]bool             // the same, of whole groups
+	changedDevices map[string]time.Time        // changes that are not reported yet: the device numbers, and the times of the events
+	gone           []goneDevice                // likewise, removed devices
+	groups         map[string]bool             // likewise, whole groups
 
 	mu    sync.Mutex
 	disks map[string]string // guarded by mu: path → VG
@@ -40,10 +40,10 @@ type goneDevice struct {
 	heard time.Time
 }
 
-// Watch calls changed when something may have changed in a volume group ("" = in any),
-// until ctx is done: in any of its volumes if there are none, otherwise in the devices of
-// these volumes, which an observation that began after the given time includes. If the
-// group's metadata may have changed, its cache is invalidated before.
+// Watch calls changed when something may have changed in a volume group ("" = any group), until ctx is
+// done. volumes are the volumes whose devices have changed, nil = any; an observation that began after
+// the given time includes that change. If the group's metadata may have changed, its cache is
+// invalidated first.
 func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes map[volume.UUID]time.Time)) error {
 	events, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
 	if err != nil {
@@ -101,8 +101,8 @@ func (p *Provider) Watch(ctx context.Context, changed func(vg string, volumes ma
 	return nil
 }
 
-// readPause is the pause between reads: an activation of many volumes causes several events
-// for each, and waking up for each event would cost more than handling it.
+// readPause is the pause between reads: an activation of many volumes causes several events for each,
+// and waking up for each event costs more than handling it.
 const readPause = 10 * time.Millisecond
 
 // settle is the time in milliseconds without events after which a change is reported: an
@@ -114,14 +114,14 @@ func (w *watch) report() {
 	add := func(m devmapper.Mapped, heard time.Time) {
 		vg := groupOf(m)
 		uuid, ok := parseDMUUID(m.UUID)
-		if !ok || vg == "" { // a pool, an origin, a disk: any volume on it
+		if !ok || vg == "" { // a pool, an origin or a disk: any volume on it may have changed
 			groups[vg] = true
 			return
 		}
 		if volumes[vg] == nil {
 			volumes[vg] = map[volume.UUID]time.Time{}
 		}
-		if heard.After(volumes[vg][uuid]) { // it may be gone and there again
+		if heard.After(volumes[vg][uuid]) { // it may have been removed and created again
 			volumes[vg][uuid] = heard
 		}
 	}
@@ -145,8 +145,8 @@ func (w *watch) report() {
 	}
 }
 
-// changedMappings returns the mappings that changed: an event has only the number. It
-// includes those that are gone by now.
+// changedMappings returns the changed devices, for which an event has only the number. If they cannot
+// be listed, it returns an unnamed one, which stands for any.
 func (w *watch) changedMappings() (all []devmapper.Mapped) {
 	if len(w.changedDevices) == 0 {
 		return nil
@@ -164,8 +164,8 @@ func (w *watch) changedMappings() (all []devmapper.Mapped) {
 	return all
 }
 
-// warm reads the metadata of the configured groups, so that the first call does not wait
-// for it, and so that their disks are watched.
+// warm reads the metadata of the configured groups, so that their disks are watched and the first call
+// does not wait for a report.
 func (p *Provider) warm(ctx context.Context) {
 	for vg := range p.Groups {
 		if g, err := p.configured(vg); err == nil {
@@ -193,15 +193,15 @@ func (w *watch) uevents(fd int) {
 		case !fromKernel(from):
 			continue
 		}
-		heard := time.Now() // not earlier: observations since then include the change
+		heard := time.Now() // taken after the event: later observations include the change
 		switch e := parseUevent(buf[:n]); e.what {
 		case deviceChanged:
 			if !e.removed {
 				w.changedDevices[e.number] = heard
 				continue
 			}
-			// The kernel reports a removal twice. A device without a name the second time
-			// was reported already, unless it was removed before it had a name.
+			// The kernel reports a removal twice. The second event finds no device here and is
+			// ignored, unless the device was removed before it was listed.
 			m, known := w.devices[e.number]
 			if _, changed := w.changedDevices[e.number]; known || changed {
 				w.gone = append(w.gone, goneDevice{m, heard})
@@ -215,8 +215,8 @@ func (w *watch) uevents(fd int) {
 	}
 }
 
-// fromKernel reports whether the kernel itself sent a uevent. A process that administers the
-// network can send one too, to the group or to this socket.
+// fromKernel reports whether the kernel sent a uevent: a process with CAP_NET_ADMIN can also send one,
+// to the group or to this socket.
 func fromKernel(from unix.Sockaddr) bool {
 	a, ok := from.(*unix.SockaddrNetlink)
 	return ok && a.Pid == 0 && a.Groups == 1
@@ -244,8 +244,7 @@ const (
 	diskChanged   // another disk was added, removed or resized
 )
 
-// parseUevent reads one message of the kernel: a header and KEY=value words, separated by
-// zero bytes. A burst of activations causes hundreds of them.
+// parseUevent reads one message of the kernel: a header and KEY=value words, separated by zero bytes.
 func parseUevent(message []byte) (e uevent) {
 	var action, subsystem, major, minor, name, resize string
 	of := map[string]*string{"ACTION": &action, "SUBSYSTEM": &subsystem, "MAJOR": &major, "MINOR": &minor, "DEVNAME": &name, "RESIZE": &resize}
@@ -299,10 +298,9 @@ func (w *watch) written() {
 	}
 }
 
-// follow watches the group's disks; it is called with the facts of each look. A change
-// between the look and the start of the watch would be missed, so the first look with a new
-// disk does not count. all reports that every disk is watched: the kernel may have no
-// watches left.
+// follow watches the group's disks; it is called with the facts of each look. news reports that a disk
+// was added: a change between the look and the start of its watch would be missed, so the look must be
+// repeated. all is false if a disk is not watched, for example because the kernel has no watch left.
 func (w *watch) follow(f *Facts) (news, all bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

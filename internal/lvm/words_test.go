@@ -195,7 +195,7 @@ func ExampleBlockedError() {
 	fmt.Println(&BlockedError{VG: "vg0", Block: Block{Step: "extend", Pids: []int{12}, Wchan: "locks_lock_inode_wait", For: "LVM's lock of vg0, which pid 7 (vgs) holds", Since: since}})
 	fmt.Println(&BlockedError{VG: "vg0", Block: Block{Step: "activate", Pids: []int{12}, Wchan: "io_getevents", Since: since, Disks: []string{"/dev/mapper/mpatha"}}})
 	// Output:
-	// volume group vg0 is blocked: activate (pid 12, waits in io_getevents) has not ended since 03:04:05; look at the disks of the group and at dmesg
-	// volume group vg0 is blocked: extend (pid 12, waits in locks_lock_inode_wait, for LVM's lock of vg0, which pid 7 (vgs) holds) has not ended since 03:04:05; look at the disks of the group and at dmesg
-	// volume group vg0 is blocked: activate (pid 12, waits in io_getevents) has not ended since 03:04:05; these disks are suspended: /dev/mapper/mpatha; look at them and at dmesg
+	// volume group vg0 is blocked: activate (pid 12, waits in io_getevents) has been running since 03:04:05; look at the disks of the group and at dmesg
+	// volume group vg0 is blocked: extend (pid 12, waits in locks_lock_inode_wait, for LVM's lock of vg0, which pid 7 (vgs) holds) has been running since 03:04:05; look at the disks of the group and at dmesg
+	// volume group vg0 is blocked: activate (pid 12, waits in io_getevents) has been running since 03:04:05; these disks are suspended: /dev/mapper/mpatha; look at them and at dmesg
 }

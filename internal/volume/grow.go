@@ -38,7 +38,7 @@ func (p *planner) expand(c Call) {
 		p.refuseWith(c, p.truncated())
 		return
 	case p.enlarged(): // LVM would load the table of that metadata
-		p.refuse(c, Conflict, "its device %s has %s, and the metadata of the volume group only %s: the metadata may be an older one, and flexd extends no filesystem over space that the next activation would not give it (flexd check has the remedy)", d.Path, Bytes(d.Size), Bytes(lv.Size))
+		p.refuse(c, Conflict, "its device %s has %s, and the metadata of the volume group only %s: the metadata may be an older version, and flexd extends no filesystem over space that the next activation would not give it (flexd check has the remedy)", d.Path, Bytes(d.Size), Bytes(lv.Size))
 		return
 	case lv.Size < c.Size && c.MaxSize > 0 && c.Size > c.MaxSize:
 		p.refuse(c, NoSpace, "%s are wanted, more than the volume group's maxSize (%s): raise it in flexd's configuration", Bytes(c.Size), Bytes(c.MaxSize))

@@ -131,7 +131,7 @@ func (p *planner) format(calls []Call, refuse func(Refusal) (string, bool)) (str
 	case p.h.Device.Unsound != "":
 		return refuse(refusal(Unusable, "it is blank, but flexd formats no device like this: %s", p.h.Device.Unsound))
 	case p.enlarged():
-		return refuse(refusal(Unusable, "it is blank, and its device %s has %s, but the metadata of the volume group only %s: the metadata may be an older one (flexd check has the remedy)", p.h.Device.Path, Bytes(p.h.Device.Size), Bytes(p.h.LV.Size)))
+		return refuse(refusal(Unusable, "it is blank, and its device %s has %s, but the metadata of the volume group only %s: the metadata may be an older version (flexd check has the remedy)", p.h.Device.Path, Bytes(p.h.Device.Size), Bytes(p.h.LV.Size)))
 	case p.h.Record == Seen:
 		return refuse(refusal(DataMissing, "it is blank, but flexd has seen a filesystem on it before: its data may be lost, or the wrong device may be under it. Look at its disks first (dmesg, pvs). Only if it is to be made anew, remove its record: %s", p.removal()))
 	}

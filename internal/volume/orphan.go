@@ -136,7 +136,7 @@ func (p *planner) reclaimDevice(call Call) {
 	case p.h.LV.Presence != Present:
 		p.refuse(call, Unknown, "its metadata must be known for that: %s", orUnknown(p.h.LV.Reason))
 	case d.Activity == ActivityUnknown:
-		p.refuse(call, Unknown, "its device could not be looked at: %s", orUnknown(d.Reason))
+		p.refuse(call, Unknown, "its device could not be inspected: %s", orUnknown(d.Reason))
 	case d.Released() && !p.w.Lease.Noted:
 		p.done(call)
 	case d.Activity == Active && Kept(d.Relatives) != "":

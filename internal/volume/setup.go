@@ -22,7 +22,7 @@ func (p *planner) obstacle(c Call) Refusal {
 	case d.Unusable:
 		return refusal(Unusable, "its device is not usable: %s", orUnknown(d.Reason))
 	case d.Activity == ActivityUnknown:
-		return refusal(Unknown, "its device could not be looked at: %s", orUnknown(d.Reason))
+		return refusal(Unknown, "its device could not be inspected: %s", orUnknown(d.Reason))
 	case d.Suspended && d.Loaded:
 		return refusal(Busy, "its device %s stays suspended with a second table: a command of LVM changes it, and every read waits for its end. If pvmove was interrupted: pvmove --abort. If no command of LVM runs (ps ax | grep lv), one was killed: flexd check says how the device is resumed without harm", cmp.Or(d.SuspendedBelow, d.Path))
 	case d.Suspended:

@@ -13,11 +13,11 @@ type Space struct {
 // A Disk is a part of a volume group: an LVM physical volume, or the filesystem of a
 // directory.
 type Disk struct {
-	Device  string // or the directory; "" = missing
-	Size    int64
-	Free    int64
-	Missing bool
-	Fenced  bool // nothing may be allocated on it (pvchange -xn)
+	Device         string // or the directory; "" = missing
+	Size           int64
+	Free           int64
+	Missing        bool
+	NotAllocatable bool // pvchange -xn
 }
 
 // NewNamespace is no namespace that a pod can have: it has no volumes.

@@ -320,7 +320,7 @@ func TestUnsafeExtension(t *testing.T) {
 	writable("its disk is short")
 	h.lvm("lvcreate", "-y", "-an", "-Wn", "-Zn", "-L", "900m", "-n", "big", "vg1")
 	h.refused(h.mount(h.vol("big", "ext4").With("volumegroup", "vg1").With("size", "-"), podN(2)), append(short, "vg1/big")...)
-	h.refused(expand(180*mib), append(short, "No pvmove of the whole disk")...)
+	h.refused(expand(180*mib), append(short, "Do not pvmove the whole disk")...)
 	h.lvm("lvremove", "-y", "vg1/big")
 	resize("2252800")
 

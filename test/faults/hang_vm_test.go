@@ -209,7 +209,7 @@ func TestPoolMetadataHangs(t *testing.T) {
 	})
 	l.ok(l.mount("near"))
 	r := l.mount("thin", "second")
-	l.refused(r, "the state of "+host.VG+"-pool-tpool cannot be read", "has not answered", "dmesg")
+	l.refused(r, "the state of "+host.VG+"-pool-tpool cannot be read", "has completed no request", "dmesg")
 	l.soonEnough(r, deadline/2)
 	os.Remove("/run/lvm/hints")
 	l.ok(l.attach("other/elsewhere"))

@@ -54,7 +54,7 @@ func lvmlockd(t *testing.T, a, b *nodes.Node) {
 		t.Errorf("without lvmlockd: %+v %v", got, err)
 	}
 	a.TearDown(web, v)
-	says(t, a, "status"+socket(a)+"svg/lockd", "it stays active until its lock can be given back", "systemctl start lvmlockd")
+	says(t, a, "status"+socket(a)+"svg/lockd", "it stays active until its lock can be released", "systemctl start lvmlockd")
 	says(t, a, "check"+socket(a), "locks-unavailable", "lvmlockd does not run")
 	says(t, a, "doctor --config "+a.At.Config(), "lvmlockd does not run")
 	a.Sh("vm-lockd 1 2")
