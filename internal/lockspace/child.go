@@ -12,12 +12,12 @@ import (
 	"github.com/flexd/flexd/internal/run"
 )
 
-// A leasesArg says which leases to read.
+// A leasesArg has the leases to read.
 type leasesArg struct {
 	Path       string     `json:"path"`
 	Lockspace  string     `json:"lockspace"`
 	SectorSize int        `json:"sectorSize"`
-	MaxHost    int        `json:"maxHost"` // the largest host id that may hold one together with others
+	MaxHost    int        `json:"maxHost"` // the largest host id that may hold a shared lease
 	Leases     []leaseArg `json:"leases"`
 }
 
@@ -26,15 +26,15 @@ type leaseArg struct {
 	Offset int64  `json:"offset"`
 }
 
-// An owner is a host that holds a lease, and its delta lease.
+// An owner is a host that holds a lease.
 type owner struct {
 	ID         int    `json:"id"`
 	Generation uint64 `json:"generation"`
 	Shared     bool   `json:"shared,omitempty"`
-	Taken      uint64 `json:"taken,omitempty"` // when, on that host's clock; 0 = unknown
+	Taken      uint64 `json:"taken,omitempty"` // the time, on that host's clock; 0 = unknown
 }
 
-// A delta lease of a host.
+// A delta is the delta lease of a host.
 type delta struct {
 	Name       string `json:"name"`
 	Generation uint64 `json:"generation"`
@@ -44,13 +44,13 @@ type delta struct {
 // A leasesAnswer has the owners by lease, and the delta leases of all owners.
 type leasesAnswer struct {
 	Owners map[string][]owner `json:"owners"`
-	Last   map[string]int     `json:"last,omitempty"` // the hosts that took those leases last that no host holds; 0 = none has
+	Last   map[string]int     `json:"last,omitempty"` // for leases without an owner, the last owner; 0 = there was none
 	Hosts  map[int]delta      `json:"hosts"`
 	Errors map[string]string  `json:"errors,omitempty"` // of leases that could not be read
 }
 
-// Child is the child's side of the package: it does op, prints one JSON line, and returns the
-// exit status. ok is false if op is none of this package's.
+// Child runs an operation of this package in a child process: it prints one JSON line, and returns
+// the exit status. ok is false if op is not an operation of this package.
 func Child(op string, arg []byte) (code int, ok bool) {
 	if op != "lockspace-leases" {
 		return 0, false
@@ -63,7 +63,7 @@ func Child(op string, arg []byte) (code int, ok bool) {
 	return run.Answer(readLeases(a)), true
 }
 
-// readLeases reads the leases past the page cache: other hosts write them.
+// readLeases reads the leases with O_DIRECT, because other hosts write them.
 func readLeases(a leasesArg) (*leasesAnswer, error) {
 	if a.SectorSize != 512 && a.SectorSize != 4096 || a.MaxHost < 0 || a.MaxHost > 2000 {
 		return nil, fmt.Errorf("sectors of %d bytes, host ids to %d", a.SectorSize, a.MaxHost)
@@ -110,11 +110,11 @@ func leasesOn(f io.ReaderAt, a leasesArg) (*leasesAnswer, error) {
 	return got, nil
 }
 
-// otherLease begins the error of a place with the lease of another volume.
+// otherLease is the beginning of the error for a location with the lease of another volume.
 const otherLease = "the lease is that of"
 
-// ownersOf returns the hosts that hold a lease by the area of it, whether they live or not, and
-// the host that took it last; 0 = none has.
+// ownersOf returns the hosts that hold a lease according to its area, alive or dead, and the last
+// owner; 0 = there was none.
 func ownersOf(area []byte, sectorSize, maxHost int, lockspace, name string) (all []owner, last int, err error) {
 	r, err := parseRecord(area, resourceMagic, resourceVersion, sectorSize, lockspace)
 	switch {

@@ -8,14 +8,14 @@ import (
 	"github.com/flexd/flexd/internal/run"
 )
 
-// ErrStale is the cause of an error of Ready: sanlock has given the lockspace up, as it does
-// without a word when it cannot renew its lease while no volume is active, or was restarted.
-// lvmlockd has to drop it before it can be started again.
-var ErrStale = errors.New("sanlock has given up its lockspace, because the disks did not answer or sanlock was restarted")
+// ErrStale is the cause of an error of Ready: sanlock has dropped the lockspace, which it does without
+// notice if it cannot renew its lease while no volume is active, or if it was restarted. lvmlockd
+// must also drop the lockspace before it can be started again.
+var ErrStale = errors.New("sanlock has dropped its lockspace, because the disks did not respond or sanlock was restarted")
 
-// Drop makes lvmlockd forget a volume group whose locks it has lost. The caller has seen that
-// no volume of the group is active. Locks that are not lost are refused: lvmlockd would drop
-// them, too, and other hosts could take them.
+// Drop makes lvmlockd drop a volume group whose locks are lost. The caller has checked that no volume
+// of the group is active. Drop refuses locks that are not lost: lvmlockd would drop them, too, and
+// other hosts could take them.
 func (m *Manager) Drop(ctx context.Context, vg string) error {
 	f, err := m.lookNow(ctx)
 	switch {
@@ -34,7 +34,7 @@ func (m *Manager) Drop(ctx context.Context, vg string) error {
 	}
 	res, err := m.Runner.Run(ctx, run.Cmd{Step: "drop", Argv: []string{"lvmlockctl", "--drop", vg}, Deadline: commandDeadline, Mutates: true})
 	if err != nil {
-		return unusable("lvmlockctl --drop %s: %s", vg, said(strings.TrimSpace(string(res.Stderr)), err))
+		return unusable("lvmlockctl --drop %s: %s", vg, outputOr(strings.TrimSpace(string(res.Stderr)), err))
 	}
 	_, err = m.lookNow(ctx)
 	return err

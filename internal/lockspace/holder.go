@@ -22,23 +22,23 @@ type LV struct {
 	LockArgs string // its lv_lockargs, "1.0.0:70254592"
 }
 
-// lease returns where the lease of the volume is. sanlock knows it by LVM's uuid.
+// lease returns the name and the offset of the volume's lease. Its name is LVM's uuid of the volume.
 func (l LV) lease() (leaseArg, error) {
 	version, offset, ok := strings.Cut(l.LockArgs, ":")
 	n, err := strconv.ParseInt(offset, 10, 64)
 	if !ok || !strings.HasPrefix(version, "1.") || err != nil || n <= 0 || n%4096 != 0 {
-		return leaseArg{}, volume.Errorf(volume.Unknown, "the lock of the volume is described in an unknown way (%.40q)", l.LockArgs)
+		return leaseArg{}, volume.Errorf(volume.Unknown, "the location of the volume's lock has an unknown format (%.40q)", l.LockArgs)
 	}
 	return leaseArg{Name: string(cmp.Or(l.UUID.Earlier(), l.UUID)), Offset: n}, nil
 }
 
-// pause is the least time between two reads of leases: many volumes share them.
-const pause = 200 * time.Millisecond
+// readPause is the minimum time between two reads of leases, so that volumes share a read.
+const readPause = 200 * time.Millisecond
 
-// perChild is how many leases one child reads: its argument has a limit.
+// perChild is the number of leases that one child reads: the size of its argument is limited.
 const perChild = 500
 
-// A reading is one read of the leases of a volume group, for all who asked before it began.
+// A reading is one read of leases of a volume group, for all requests before its start.
 type reading struct {
 	leases map[leaseArg]bool
 	done   chan struct{}
@@ -47,15 +47,14 @@ type reading struct {
 	err    error
 }
 
-// A sighting is the owner of a lease since it took it, and when this node first saw that.
+// A sighting has the owner of a lease, and the times when this node saw it first and last.
 type sighting struct {
 	owner
 	first, last time.Time
 }
 
-// Holder returns which other host holds the lock of a volume and still counts: what LVM
-// would be refused for; nil = no host, this host, or one that sanlock takes for dead. It is a hint:
-// LVM's own command decides.
+// Holder returns the other host whose lock would make LVM's command fail; nil = no host, this host, or
+// a host that is dead by sanlock's rules. It is a hint: LVM's command decides.
 func (m *Manager) Holder(ctx context.Context, vg string, lv LV) (*volume.Holder, error) {
 	l, err := lv.lease()
 	if err != nil {
@@ -90,7 +89,7 @@ func (m *Manager) Holder(ctx context.Context, vg string, lv LV) (*volume.Holder,
 	return nil, nil
 }
 
-// readAll reads until no request is left.
+// readAll reads leases until no request is left.
 func (m *Manager) readAll(s *space) {
 	for {
 		m.mu.Lock()
@@ -105,11 +104,11 @@ func (m *Manager) readAll(s *space) {
 			r.err = volume.WithCode(volume.Unknown, fmt.Errorf("the holder of the lock is not known: %w", r.err))
 		}
 		close(r.done)
-		time.Sleep(pause)
+		time.Sleep(readPause)
 	}
 }
 
-// read reads the owners of leases, and what sanlock of this node knows about them.
+// read reads the owners of leases, and the state of these hosts in this node's sanlock.
 func (m *Manager) read(s *space, r *reading) error {
 	vg := s.status.VG
 	f, err := m.look(context.Background())
@@ -117,13 +116,13 @@ func (m *Manager) read(s *space, r *reading) error {
 		return err
 	}
 	if err := cmp.Or(f.lvmlockdErr, f.sanlockErr); f.lvmlockd[vg].Type == "dlm" || err != nil {
-		return cmp.Or(err, fmt.Errorf("dlm does not say it"))
+		return cmp.Or(err, fmt.Errorf("dlm does not report it"))
 	}
 	lease, ok := f.sanlock.Spaces["lvm_"+vg]
 	if !ok || lease.List != "spaces" || !strings.HasPrefix(lease.Path, "/dev/") {
 		return fmt.Errorf("the lockspace is not started")
 	}
-	// The hosts first: one that joins or renews its lease meanwhile is seen to do so.
+	// The hosts are read first: the leases then show if a host joins or renews its lease meanwhile.
 	out, err := m.command("sanlock hosts", "sanlock", "client", "host_status", "-s", "lvm_"+vg, "-D")
 	if err != nil {
 		return err
@@ -143,7 +142,7 @@ func (m *Manager) read(s *space, r *reading) error {
 	})
 }
 
-// askLeases reads leases with as many children as it needs, and passes on what each has read.
+// askLeases reads leases with as many children as it needs, and passes each result to use.
 func (m *Manager) askLeases(ctx context.Context, arg leasesArg, lock string, use func(leasesAnswer)) error {
 	for some := range slices.Chunk(arg.Leases, perChild) {
 		arg.Leases = some
@@ -156,14 +155,14 @@ func (m *Manager) askLeases(ctx context.Context, arg leasesArg, lock string, use
 	return nil
 }
 
-// holders adds to the result of a reading what a child has read.
+// holders adds the leases that a child has read to the result of a reading.
 func (m *Manager) holders(s *space, r *reading, got leasesAnswer, hosts map[int]host, own Leases) {
 	now := m.monotonic()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	maps.Copy(r.errors, got.Errors)
 	for name, owners := range got.Owners {
-		var last standing // of several, the one that keeps it longest
+		var last hostState // of several owners, the one that keeps the lock longest
 		var by *owner
 		for _, o := range owners {
 			h, alive := holder(o, got.Hosts[o.ID], hosts, own, now)
@@ -180,25 +179,25 @@ func (m *Manager) holders(s *space, r *reading, got leasesAnswer, hosts map[int]
 	maps.DeleteFunc(s.sightings, func(_ string, g sighting) bool { return m.now().Sub(g.last) > time.Hour })
 }
 
-// A standing is what sanlock's rules say about a host, in seconds of CLOCK_MONOTONIC.
-type standing struct {
+// A hostState is the state of a host by sanlock's rules, with times in seconds of CLOCK_MONOTONIC.
+type hostState struct {
 	name    string
 	state   string
-	renewed int // 0 = it was not seen to renew
-	freeAt  int // 0 = it renews its lease
+	renewed int // the last renewal that was seen; 0 = none
+	freeAt  int // when its locks can be taken; 0 = it renews its lease
 }
 
-// holder applies sanlock's rules to the owner of a lease (its source: paxos_acquire). A host
-// is dead when this node has not seen it renew its delta lease for a time that is long
-// enough for its watchdog, also if it was paused.
-func holder(o owner, d delta, hosts map[int]host, own Leases, now int) (s standing, alive bool) {
+// holder applies sanlock's rules to the owner of a lease (sanlock's source: paxos_acquire). A host is
+// dead if this node has seen no renewal of its delta lease for so long that its watchdog has reset it,
+// even if it was paused.
+func holder(o owner, d delta, hosts map[int]host, own Leases, now int) (s hostState, alive bool) {
 	if d.Timestamp == 0 || d.Generation > o.Generation {
-		return s, false // it has left, or joined again: then it does not hold its old locks
+		return s, false // it has left, or joined again: it does not hold its old locks
 	}
-	s = standing{name: d.Name, state: volume.LeaseUnknown}
+	s = hostState{name: d.Name, state: volume.LeaseUnknown}
 	h, ok := hosts[o.ID]
 	if !ok || h.Generation != d.Generation || h.LastLive == 0 {
-		return s, true // it joined after the last look of sanlock of this node
+		return s, true // it joined after this node's sanlock last read the hosts
 	}
 	age := now - h.LastLive
 	if h.Timestamp != d.Timestamp {
@@ -219,9 +218,8 @@ func holder(o owner, d delta, hosts map[int]host, own Leases, now int) (s standi
 	return s, true
 }
 
-// seen makes the holder of a lease from its standing, with the time when it was first seen.
-// m.mu is held.
-func (m *Manager) seen(s *space, lease string, o owner, h standing, now int) volume.Holder {
+// seen returns the holder of a lease with the time when it was first seen. m.mu is held.
+func (m *Manager) seen(s *space, lease string, o owner, h hostState, now int) volume.Holder {
 	at := m.now()
 	clock := func(t int) time.Time {
 		if t == 0 {
@@ -241,7 +239,7 @@ func (m *Manager) seen(s *space, lease string, o owner, h standing, now int) vol
 	return volume.Holder{HostID: o.ID, Host: h.name, Shared: o.Shared, Since: g.first, State: h.state, Renewed: clock(h.renewed), FreeAt: clock(h.freeAt)}
 }
 
-// monotonic returns the clock that sanlock counts with.
+// monotonic returns the clock that sanlock uses.
 func monotonic() int {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // cannot fail

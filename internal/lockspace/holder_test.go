@@ -103,12 +103,12 @@ func TestLargeSectors(t *testing.T) {
 func TestStrangeLeases(t *testing.T) {
 	const at = 70254592
 	for name, change := range map[string]func(d disk){
-		"no record of sanlock": func(d disk) { d[at][0] ^= 1 },
-		"unknown version":      func(d disk) { d[at][6] = 7 },
-		"sectors of 4096":      func(d disk) { d[at][12], d[at][13] = 0, 0x10 },
-		"wrong checksum":       func(d disk) { d[at][32] = 2 },
-		"no lease":             func(d disk) { delete(d, at) },
-		"is that of":           func(d disk) { d[at] = d[71303168] },
+		"not a record of sanlock": func(d disk) { d[at][0] ^= 1 },
+		"unknown version":         func(d disk) { d[at][6] = 7 },
+		"sectors of 4096":         func(d disk) { d[at][12], d[at][13] = 0, 0x10 },
+		"wrong checksum":          func(d disk) { d[at][32] = 2 },
+		"not on the disk":         func(d disk) { delete(d, at) },
+		"is that of":              func(d disk) { d[at] = d[71303168] },
 	} {
 		d := readDisk(t, "leases-512.hex")
 		change(d)

@@ -136,7 +136,7 @@ func TestLost(t *testing.T) {
 	m, n := newNode(t, "started")
 	now := time.Now()
 	m.now = func() time.Time { return now }
-	ready := func() error { now = now.Add(2 * fresh); return m.Ready(t.Context(), "svg") }
+	ready := func() error { now = now.Add(2 * lookMaxAge); return m.Ready(t.Context(), "svg") }
 	if err := ready(); err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestStartedAgain(t *testing.T) {
 	now := time.Now()
 	m.now = func() time.Time { return now }
 	since := func() time.Time {
-		now = now.Add(2 * fresh)
+		now = now.Add(2 * lookMaxAge)
 		if err := m.Ready(t.Context(), "svg"); err != nil {
 			t.Error(err)
 		}
@@ -229,7 +229,7 @@ func TestDaemons(t *testing.T) {
 		{lvmlockd, utterance{stdout: "info=structs \ninfo=ls vg_name=svg host_id=x\n"}, "does not parse"},
 		{sanlock, utterance{stdout: ""}, "does not parse"},
 		{sanlock, utterance{stdout: "daemon n1\n    use_watchdog=1\n    version_str=9\n    monotime=x\n"}, "does not parse"},
-		{sanlock, utterance{stdout: "daemon n1\n    use_watchdog=1\n    version_str=9\n    monotime=7\n"}, "sanlock has given up its lockspace"},
+		{sanlock, utterance{stdout: "daemon n1\n    use_watchdog=1\n    version_str=9\n    monotime=7\n"}, "sanlock has dropped its lockspace"},
 		{wdmd, utterance{stdout: "hello"}, "does not parse"},
 		{wdmd, utterance{stdout: "wdmd 147 socket_gid 111\n"}, "wdmd does not guard its lease"},
 		{wdmd, utterance{stdout: "wdmd 147 socket_gid 111\nclient 2 name sanlock_lvm_svg:2 pid 150 now 90 renewal 50 expire 66\n"}, "about to reset this node"},
@@ -348,7 +348,7 @@ func TestSanlockKilled(t *testing.T) {
 	t.Parallel()
 	m, n := newNode(t, "started")
 	n.says["sanlock client status -D"] = utterance{code: 1}
-	if err := m.Ready(t.Context(), "svg"); err == nil || !strings.Contains(err.Error(), "sanlock does not run: it has ended with its locks, and the watchdog resets this node") {
+	if err := m.Ready(t.Context(), "svg"); err == nil || !strings.Contains(err.Error(), "sanlock does not run: it ended while it held locks: the watchdog resets this node") {
 		t.Error(err)
 	}
 }

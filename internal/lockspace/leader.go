@@ -7,14 +7,14 @@ import (
 	"hash/crc32"
 )
 
-// sanlock's records on the disk (its source: leader.h, paxos_dblock.h, mode_block.h). A
-// resource lease is an area: the leader record in its first sector, a request in the second,
-// and one sector for each host id. The delta lease of a host id is one leader record in the
-// area of the lockspace. Numbers are little endian.
+// sanlock's records on the disk (sanlock's source: leader.h, paxos_dblock.h, mode_block.h). The area of
+// a resource lease has the leader record in its first sector, a request in the second, and one sector
+// for each host id. The delta lease of a host id is one leader record in the area of the lockspace.
+// Numbers are little endian.
 const (
 	resourceMagic   = 0x06152010
 	clearedMagic    = 0x11282016 // of a resource that was removed
-	resourceVersion = 0x00060000 // the upper half; the lower is compatible
+	resourceVersion = 0x00060000 // the major version, in the upper half
 	deltaMagic      = 0x12212010
 	deltaVersion    = 0x00030000
 
@@ -35,7 +35,7 @@ type record struct {
 }
 
 var (
-	errNoRecord = fmt.Errorf("there is no lease of it on the disk")
+	errNoRecord = fmt.Errorf("its lease is not on the disk")
 	errRemoved  = fmt.Errorf("its lease was removed from the disk, as lvremove does")
 )
 
@@ -52,7 +52,7 @@ func parseRecord(b []byte, magic, version uint32, sectorSize int, lockspace stri
 	case got == clearedMagic:
 		return record{}, errRemoved
 	default:
-		return record{}, fmt.Errorf("no record of sanlock (magic %#x)", got)
+		return record{}, fmt.Errorf("it is not a record of sanlock (magic %#x)", got)
 	}
 	if v := le.Uint32(b[4:]); v&0xffff0000 != version {
 		return record{}, fmt.Errorf("the record has the unknown version %#x", v)
@@ -87,8 +87,8 @@ func hostSector(area []byte, sectorSize, id int) []byte {
 	return area[at : at+sectorSize]
 }
 
-// hasReleased reports whether a host has released a resource, also if the leader record,
-// written late by another host, still says that it owns it.
+// hasReleased reports whether a host has released a resource. The leader record may still name it as
+// the owner if another host has written that record later.
 func hasReleased(sector []byte) bool {
 	return sector != nil && binary.LittleEndian.Uint32(sector[dblockFlags:])&released != 0
 }

@@ -1,10 +1,10 @@
-// Package lockspace watches and starts the lock managers of shared volume groups: LVM's
-// lvmlockd, and sanlock with wdmd below it. It locks nothing itself: LVM's commands take the
-// locks, and fail without them.
+// Package lockspace observes the lock managers of shared volume groups, LVM's lvmlockd with sanlock
+// and wdmd, and starts lockspaces. It takes no locks of volumes: LVM's commands take them, and fail
+// without them.
 //
-// All that is known comes from the daemons' own commands and, for the holder of a lock, from
-// sanlock's records on the disk. Both run as children with deadlines: sanlock may hang with
-// its storage. Nothing runs while no request asks.
+// It gets all facts from the daemons' commands and, for the holder of a lock, from sanlock's records
+// on the disk. Children with deadlines read both, because sanlock may hang with its storage. The
+// package does nothing without a request.
 package lockspace
 
 import (
@@ -21,8 +21,8 @@ type Options struct {
 	Runner  run.Runner
 	LockDir string // the directory of the lock files of volume groups
 
-	// NoWatchdog reports whether a volume group is used without a watchdog that resets a
-	// node which has lost its lease; nil = none is.
+	// NoWatchdog reports whether a volume group may be used without a watchdog that resets a node
+	// which has lost its lease; nil = no group may.
 	NoWatchdog func(vg string) bool
 
 	// Words returns the options of an LVM command that reads or starts a volume group, such
@@ -30,34 +30,34 @@ type Options struct {
 	Words func(ctx context.Context, vg string) ([]string, error)
 }
 
-// A Manager knows the lock managers of this node.
+// A Manager observes the lock managers of this node.
 type Manager struct {
 	Options
 
-	now       func() time.Time // time.Now; another in tests
-	monotonic func() int       // CLOCK_MONOTONIC in seconds; another in tests
+	now       func() time.Time // time.Now; replaced in tests
+	monotonic func() int       // CLOCK_MONOTONIC in seconds; replaced in tests
 
 	mu       sync.Mutex
-	spaces   map[string]*space // guarded by mu, as all that follows; by VG
+	spaces   map[string]*space // guarded by mu, like the fields below; by VG
 	last     *facts            // the last look
 	looking  *flight           // the look that runs
-	leases   map[string]Leases // of this node, by lockspace: as they were last
+	leases   map[string]Leases // the last known leases of this node, by lockspace
 	versions Versions
 }
 
-// A space is what is remembered of the lockspace of a volume group.
+// A space has the stored state of the lockspace of a volume group.
 type space struct {
 	status   Status
 	lockType string    // in the metadata of the volume group; "" = not known yet
-	starting time.Time // since when flexd starts it; zero = it does not
-	failed   error     // of the last start
+	starting time.Time // when flexd began to start it; zero = it is not starting it
+	failed   error     // the error of the last start
 	failedAt time.Time
-	lost     string // why lvmlockd asked to stop using it; "" = it did not
+	lost     string // why its locks are lost; "" = they are not
 	lostAt   time.Time
 	joined   int // when sanlock joined the lockspace that is started
 
 	reading   bool                // leases are being read
-	next      *reading            // those that are read next
+	next      *reading            // the next reading
 	sightings map[string]sighting // the owners of leases
 }
 
@@ -67,9 +67,9 @@ type State string
 // The states.
 const (
 	Stopped     State = "stopped"     // it is not started
-	Starting    State = "starting"    // it is being started, by flexd or somebody else
+	Starting    State = "starting"    // flexd or another program starts it
 	Started     State = "started"     // locks can be taken
-	Stopping    State = "stopping"    // somebody stops it
+	Stopping    State = "stopping"    // it is being stopped
 	Lost        State = "lost"        // its lease is lost: the node must stop using its volumes
 	Unavailable State = "unavailable" // a daemon is missing, or its lease is not renewed
 )
@@ -82,23 +82,23 @@ type Versions struct {
 	Wdmd     string `json:"wdmd,omitempty"`     // of the installed program
 }
 
-// A Status is what was last known of the lockspace of a volume group.
+// A Status is the last known status of the lockspace of a volume group.
 type Status struct {
 	VG        string
-	State     State // "" = it was never looked at
+	State     State // "" = it was never observed
 	Since     time.Time
-	Reason    string // why it is not started; or what is wrong nevertheless
+	Reason    string // why it is not started, or a problem of a started one
 	LockType  string // "sanlock" or "dlm"; "" = not known
 	HostID    int    // of this node, 0 = not known
 	HostName  string // of this node, as the other hosts see it
 	IOTimeout time.Duration
 	Renewed   time.Time // when the lease of this node was renewed last; zero = not known
 	Watchdog  string    // "live", "none" or "unknown"
-	Looked    time.Time // when this was true
+	Looked    time.Time // when it was observed
 	Versions  Versions
 }
 
-// New returns a manager of no lockspaces.
+// New returns a manager without lockspaces.
 func New(o Options) *Manager {
 	if o.NoWatchdog == nil {
 		o.NoWatchdog = func(string) bool { return false }
@@ -119,14 +119,13 @@ func (m *Manager) space(vg string) *space {
 	return s
 }
 
-// failedFor is how long the failure of a start is the answer to those who ask: longer than
-// the pause between two tries of a request, so that all that waited for it hear of it.
+// failedFor is how long Ready returns the error of a failed start before it starts again. It is longer
+// than the pause between two tries of a request, so that all waiting requests get the error.
 const failedFor = 10 * time.Second
 
-// Ready returns nil if locks of a shared volume group can be taken: its lockspace is
-// started, the lease of this node is renewed, and a watchdog guards it. A lockspace that is
-// not started is started, and a *volume.WaitError returned until that is done. Any other
-// error needs an administrator.
+// Ready returns nil if locks of a shared volume group can be taken: its lockspace is started, the
+// lease of this node is renewed, and a watchdog guards it. It starts a lockspace that is not started,
+// and returns a *volume.WaitError until that is done. Any other error needs an administrator.
 func (m *Manager) Ready(ctx context.Context, vg string) error {
 	f, err := m.look(ctx)
 	if err != nil {
@@ -145,10 +144,10 @@ func (m *Manager) Ready(ctx context.Context, vg string) error {
 	}
 	m.start(s)
 	m.enter(s, Starting, "")
-	return m.waitStart(s)
+	return m.startingError(s)
 }
 
-// Check is Ready for a caller that changes nothing: a lockspace that is not started is no error.
+// Check is Ready, but starts nothing; a lockspace that is not started is no error.
 func (m *Manager) Check(ctx context.Context, vg string) error {
 	f, err := m.look(ctx)
 	if err != nil {
@@ -159,9 +158,9 @@ func (m *Manager) Check(ctx context.Context, vg string) error {
 	return m.judge(m.space(vg), f)
 }
 
-// CanUnlock returns why the lock of a volume that is deactivated now would stay on this node,
-// so that no other could use the volume; nil = it would not. An lvmlockd that does not run
-// gives none back, and a later one takes over those of active volumes alone.
+// CanUnlock returns why this node would keep the lock of a volume that is deactivated now, so that no
+// other node could use the volume; nil = it would not. Without lvmlockd the lock is not released, and a
+// later lvmlockd adopts only the locks of active volumes.
 func (m *Manager) CanUnlock(ctx context.Context, vg string) error {
 	f, err := m.lookNow(ctx) // lvmlockd may have ended since the last look
 	if err != nil {
@@ -199,18 +198,18 @@ func (m *Manager) Observe(ctx context.Context, vgs []string) {
 	}
 }
 
-// Lost marks a volume group whose lease is lost: it is not Ready until its locks have been
-// dropped and its lockspace started again. It refuses if the daemons say that nothing is lost:
-// then an administrator called, and pods would lose mounts. If they do not answer, it is lost.
+// Lost marks the locks of a volume group as lost: it is not Ready until its locks have been dropped and
+// its lockspace started again. It refuses if the daemons report that the lease is renewed: then an
+// administrator called it, and pods would lose mounts. If the daemons do not answer, it does not refuse.
 func (m *Manager) Lost(ctx context.Context, vg, why string) error {
-	ctx, cancel := context.WithTimeout(ctx, lostLook)
+	ctx, cancel := context.WithTimeout(ctx, lostTimeout)
 	defer cancel()
 	f, err := m.lookNow(ctx)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.space(vg)
 	if err == nil {
-		if state, err := m.judgement(s, f); err == nil && state == Started {
+		if state, err := m.stateOf(s, f); err == nil && state == Started {
 			return volume.Errorf(volume.NotAllowed, "volume group %s has not lost its locks: its lease on the disks was renewed in time, so nothing is done", vg)
 		}
 	}
@@ -219,11 +218,10 @@ func (m *Manager) Lost(ctx context.Context, vg, why string) error {
 	return nil
 }
 
-// lostLook is how long the daemons may take to say that nothing is lost: most of the time is
-// for the unmounts.
-const lostLook = 3 * time.Second
+// lostTimeout is how long Lost waits for the daemons. It is short, since the unmounts need the time.
+const lostTimeout = 3 * time.Second
 
-// Status returns what was last known. It does no I/O.
+// Status returns the last known status. It does no I/O.
 func (m *Manager) Status(vg string) Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -243,5 +241,5 @@ func (m *Manager) enter(s *space, state State, reason string) {
 	s.status.Reason = reason
 }
 
-// unusable is the error of a volume group that needs an administrator.
+// unusable returns the error of a volume group that needs an administrator.
 func unusable(format string, a ...any) error { return volume.Errorf(volume.Unusable, format, a...) }

@@ -190,7 +190,7 @@ func TestReadyIsShared(t *testing.T) {
 	if c := n.count("lvmlockctl --info --dump"); c > 2 {
 		t.Errorf("%d looks", c)
 	}
-	m.now = func() time.Time { return time.Now().Add(2 * fresh) }
+	m.now = func() time.Time { return time.Now().Add(2 * lookMaxAge) }
 	before := n.count("lvmlockctl --info --dump")
 	if err := m.Ready(t.Context(), "svg"); err != nil {
 		t.Error(err)
@@ -214,7 +214,7 @@ func TestStart(t *testing.T) {
 	}
 	for range 3 {
 		err := m.Ready(t.Context(), "svg")
-		if wait := new(volume.WaitError); !errors.As(err, &wait) || !strings.Contains(wait.Reason, "is being started since") {
+		if wait := new(volume.WaitError); !errors.As(err, &wait) || !strings.Contains(wait.Reason, "has been starting since") {
 			t.Fatalf("%v", err)
 		}
 	}

@@ -12,14 +12,13 @@ import (
 	"github.com/flexd/flexd/internal/run"
 )
 
-// commandDeadline is the time after which a daemon counts as hanging. None of the commands
-// does I/O on a disk.
+// commandDeadline is the time after which a daemon counts as hanging. Its commands do no disk I/O.
 const commandDeadline = 10 * time.Second
 
-// fresh is how long a look is good for those who ask later.
-const fresh = time.Second
+// lookMaxAge is how long the result of a look is reused.
+const lookMaxAge = time.Second
 
-// facts is what the daemons said at one time. An error says why a daemon could not be asked.
+// facts are the states of the daemons at one time. An error says why a state is unknown.
 type facts struct {
 	at       time.Time // when the look began
 	lvmlockd map[string]LockdSpace
@@ -35,12 +34,12 @@ type flight struct {
 	facts *facts // set before done is closed
 }
 
-// look asks the daemons. All who ask at the same time share one look, and one that began
-// less than a second ago is reused.
+// look queries the daemons. Concurrent callers share one look, and a look that began less than
+// lookMaxAge ago is reused.
 func (m *Manager) look(ctx context.Context) (*facts, error) {
 	m.mu.Lock()
 	if m.looking == nil {
-		if m.last != nil && m.now().Sub(m.last.at) < fresh {
+		if m.last != nil && m.now().Sub(m.last.at) < lookMaxAge {
 			defer m.mu.Unlock()
 			return m.last, nil
 		}
@@ -53,11 +52,11 @@ func (m *Manager) look(ctx context.Context) (*facts, error) {
 	case <-l.done:
 		return l.facts, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("the lock managers were asked, and have not answered yet: %w", ctx.Err())
+		return nil, fmt.Errorf("the lock managers have not answered yet: %w", ctx.Err())
 	}
 }
 
-// lookNow is look for a caller that has changed something: it starts after the call.
+// lookNow is look for a caller that has changed something: the look begins after the call.
 func (m *Manager) lookNow(ctx context.Context) (*facts, error) {
 	m.mu.Lock()
 	running := m.looking != nil
@@ -73,7 +72,7 @@ func (m *Manager) lookNow(ctx context.Context) (*facts, error) {
 	return m.look(ctx)
 }
 
-// ask runs the commands at the same time: each mostly waits.
+// ask runs the commands at the same time, since each mostly waits.
 func (m *Manager) ask(l *flight, f *facts) {
 	var all sync.WaitGroup
 	all.Go(func() { f.lvmlockd, f.lvmlockdErr = m.askLvmlockd() })
@@ -97,13 +96,13 @@ func (m *Manager) command(step string, argv ...string) (string, error) {
 	return string(res.Stdout), err
 }
 
-// A downError says that a daemon does not run, or does not answer.
+// A downError reports that a daemon does not run, or does not answer.
 type downError struct {
 	daemon string // "sanlock"
 	pkg    string // Debian's package
 	hangs  bool
 	absent bool   // it is not installed
-	said   string // by its command
+	said   string // the output of its command
 }
 
 func (e *downError) Error() string {
@@ -118,7 +117,7 @@ func (e *downError) Error() string {
 	return fmt.Sprintf("%s does not run", e.daemon)
 }
 
-// remedy returns what starts a daemon that does not run, to follow the error.
+// remedy returns the text, to follow the error, with the command that starts a daemon.
 func remedy(err error) string {
 	if e := new(downError); errors.As(err, &e) && !e.absent && !e.hangs {
 		return ": systemctl start " + e.daemon
@@ -126,7 +125,7 @@ func remedy(err error) string {
 	return ""
 }
 
-// down gives the failure of a daemon's command its meaning.
+// down returns a *downError for the error of a daemon's command, if it is about the daemon.
 func down(daemon, pkg, said string, err error) error {
 	e := &downError{daemon: daemon, pkg: pkg, said: strings.Join(strings.Fields(said), " ")}
 	switch {

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// A LockdSpace is a lockspace as lvmlockd knows it.
+// A LockdSpace is the state of a lockspace in lvmlockd.
 type LockdSpace struct {
 	Type       string // "sanlock" or "dlm"
 	HostID     int
-	Failed     bool // the start has failed, and it will disappear
+	Failed     bool // its start has failed, and lvmlockd will remove it
 	Started    bool
 	Stopping   bool
-	Killed     bool // sanlock has asked to stop using it
+	Killed     bool // sanlock has requested to stop using it
 	Dropped    bool
 	GlobalLock bool // it had the global lock when it was started
 }
@@ -66,7 +66,7 @@ type Sanlock struct {
 	Spaces   map[string]Leases // LVM's, by lockspace: "lvm_VG"
 }
 
-// Leases are those of a lockspace, as sanlock knows it.
+// Leases is the state of a lockspace in sanlock.
 type Leases struct {
 	HostID     int
 	Path       string // the device that contains them
@@ -74,15 +74,14 @@ type Leases struct {
 	IOTimeout  int
 	SectorSize int
 	Joined     int // when the host id was acquired
-	Renewed    int // when it was renewed last
-	Result     int // of the last attempt, 1 = success
+	Renewed    int // the last renewal
+	Result     int // of the last renewal, 1 = success
 	Dead       bool
-	Locks      int      // that are held
-	Orphans    []string // of Locks: those of an lvmlockd that was killed, LOCKSPACE:NAME:PATH:OFFSET
+	Locks      int      // the number of locks that are held
+	Orphans    []string // the locks of a killed lvmlockd, LOCKSPACE:NAME:PATH:OFFSET
 }
 
-// ParseSanlock reads the output of sanlock client status -D: blocks of a heading and
-// indented fields.
+// ParseSanlock reads the output of sanlock client status -D: blocks with a heading and indented fields.
 func ParseSanlock(out string) (Sanlock, error) {
 	d := Sanlock{Spaces: map[string]Leases{}}
 	bad := func(text string) (Sanlock, error) {
@@ -135,7 +134,7 @@ func ParseSanlock(out string) (Sanlock, error) {
 	return d, nil
 }
 
-// Arg names the lockspace in sanlock's commands.
+// Arg returns the lockspace as an argument of sanlock's commands.
 func (l Leases) Arg(name string) string {
 	return fmt.Sprintf("%s:%d:%s:0", name, l.HostID, strings.ReplaceAll(l.Path, ":", `\:`))
 }
@@ -160,7 +159,7 @@ func blocks(out string) (all []*block) {
 	return all
 }
 
-// number returns a field that must be there.
+// number returns a field that must be present.
 func (b *block) number(name string) int {
 	n, err := strconv.Atoi(b.fields[name])
 	b.bad = b.bad || err != nil
@@ -181,12 +180,12 @@ func parseLockspace(s string) (name string, hostID int, path string, ok bool) {
 	return name, hostID, strings.ReplaceAll(s[:end], `\:`, ":"), true
 }
 
-// A host is a host of a lockspace, as sanlock of this node sees it.
+// A host is the state of a host of a lockspace in this node's sanlock.
 type host struct {
 	Generation uint64
 	Timestamp  uint64 // 0 = it has left
 	IOTimeout  int
-	LastLive   int // when a renewal was seen last, or the first look at it
+	LastLive   int // when sanlock last saw a renewal, or first saw the host
 }
 
 // parseHosts reads the output of sanlock client host_status -D, by host id.

@@ -11,7 +11,7 @@ import (
 	"github.com/flexd/flexd/internal/run"
 )
 
-// startDeadline is when a start is reported as stuck: joining takes at most a few minutes,
+// startDeadline is the time after which a start is reported as stuck. It takes at most a few minutes,
 // more with a larger io timeout.
 const startDeadline = 15 * time.Minute
 
@@ -24,7 +24,7 @@ func (m *Manager) start(s *space) {
 	go m.join(s)
 }
 
-// join starts a lockspace and waits for the end of that.
+// join starts a lockspace, and stores the result.
 func (m *Manager) join(s *space) {
 	vg := s.status.VG
 	lockType, err := m.tryJoin(vg)
@@ -51,7 +51,7 @@ func (m *Manager) join(s *space) {
 	}
 }
 
-// tryJoin runs the commands. LVM succeeds also when the lockspace does not start.
+// tryJoin runs the commands. LVM also reports success when the lockspace does not start.
 func (m *Manager) tryJoin(vg string) (lockType string, err error) {
 	ctx := context.Background()
 	f, err := m.look(ctx)
@@ -70,10 +70,10 @@ func (m *Manager) tryJoin(vg string) (lockType string, err error) {
 		return "", err
 	}
 	if lockType == "sanlock" {
-		// What would make LVM wait in vain, or leave volumes without a watchdog.
+		// Return the error if LVM would wait in vain, or if there is no watchdog.
 		m.mu.Lock()
 		probe := space{status: Status{VG: vg}, lockType: lockType, starting: m.now()}
-		state, err := m.judgement(&probe, f)
+		state, err := m.stateOf(&probe, f)
 		m.mu.Unlock()
 		if err != nil && state != Starting && state != Stopped {
 			return lockType, err
@@ -81,12 +81,12 @@ func (m *Manager) tryJoin(vg string) (lockType string, err error) {
 	}
 	for try := 0; ; try++ {
 		said, err := m.lvm(ctx, vg, "vgchange", "--lockstart")
-		// Without udev, LVM makes the device of the leases too late for lvmlockd, which
-		// looks at it at once.
+		// Without udev, LVM creates the device node of the leases after lvmlockd has tried to open
+		// it.
 		if err != nil && try == 0 && strings.Contains(said, "invalid parameters for") {
 			continue
 		}
-		if earlier, ok := errors.AsType[*run.LockedError](err); ok { // that of an earlier flexd
+		if earlier, ok := errors.AsType[*run.LockedError](err); ok { // an earlier flexd starts it
 			select {
 			case <-earlier.Done:
 				return lockType, nil
@@ -120,13 +120,13 @@ func (m *Manager) lvm(ctx context.Context, vg, command string, more ...string) (
 	return text, err
 }
 
-// lock returns a lock file for children that may hang with the disks: no other is started
-// until they end. No volume group has a colon in its name.
+// lock returns a lock file for children that may hang with the disks, of which only one runs at a time.
+// Names of volume groups contain no colon.
 func (m *Manager) lock(vg, what string) string {
 	return filepath.Join(m.LockDir, "vg-"+vg+":"+what)
 }
 
-// NoLockType is the error of a volume group that is shared by its configuration alone.
+// NoLockType returns the error of a volume group that is configured as shared, but has no lock type.
 func NoLockType(vg string) string {
 	return fmt.Sprintf("volume group %s is configured as shared, but it has no lock type, so another node could use its volumes at the same time: vgchange --lock-type sanlock %[1]s (while no volume is active; if no group has LVM's global lock yet: with --lockopt skipgl, and then lvmlockctl --gl-enable %[1]s), or remove `shared: true`", vg)
 }
@@ -147,7 +147,7 @@ func (m *Manager) readLockType(vg string) (string, error) {
 	}
 }
 
-// joined explains why a lockspace is not there after its start.
+// joined returns why a lockspace does not exist after its start; nil = it exists.
 func (m *Manager) joined(vg string, f *facts) error {
 	if f.lvmlockdErr != nil {
 		return unusable("the lockspace of volume group %s does not start: %w%s", vg, f.lvmlockdErr, remedy(f.lvmlockdErr))
@@ -158,15 +158,15 @@ func (m *Manager) joined(vg string, f *facts) error {
 	return m.whyNot(vg)
 }
 
-// said is what a command that failed has printed, else its error.
-func said(text string, err error) string {
+// outputOr returns the output of a command that failed, or else its error.
+func outputOr(text string, err error) string {
 	if text != "" {
 		return text
 	}
 	return err.Error()
 }
 
-// startErrors maps what vgchange says to remedies.
+// startErrors maps the output of vgchange to remedies.
 var startErrors = []struct{ text, meaning string }{
 	{"invalid sanlock host_id", "this node has no valid host id: set local/host_id in /etc/lvm/lvmlocal.conf to a number from 1 to 2000 that no other node of the group has"},
 	{"requires lvmlockd", "LVM does not use lvmlockd: set global/use_lvmlockd=1 in /etc/lvm/lvm.conf"},
@@ -181,10 +181,10 @@ func startError(vg, text string, err error) error {
 			return unusable("the lockspace of volume group %s does not start: %s (LVM: %s)", vg, e.meaning, text)
 		}
 	}
-	return unusable("the lockspace of volume group %s does not start: %s", vg, said(text, err))
+	return unusable("the lockspace of volume group %s does not start: %s", vg, outputOr(text, err))
 }
 
-// readVersions reads the versions of the programs. They change with an upgrade.
+// readVersions reads the versions of the programs, which an upgrade may have changed.
 func (m *Manager) readVersions() {
 	version := func(before string, argv ...string) string {
 		out, _ := m.command(argv[0]+" version", argv...)

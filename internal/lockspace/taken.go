@@ -12,15 +12,14 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// askAgain is the least time between two questions for where the leases of a group are, while
-// the answer is that its lockspace is not started.
+// askAgain is the minimum time between two queries for the location of a group's leases while its
+// lockspace is not started.
 const askAgain = 30 * time.Second
 
-// Taken reads the locks of volumes that this node has active, and returns those that another
-// host has taken, with the host that holds it now (the zero Holder = none does). sanlock does not
-// look: it renews its lease, and relies on its watchdog for what happens in between. That
-// does not help a virtual machine whose time was stopped. A lock that cannot be read, or that
-// no host holds since this node gave it back, is an error beside the result.
+// Taken reads the locks of volumes that are active on this node, and returns those that another host
+// has taken, with their present holder (zero = none). sanlock does not read them: it renews its lease,
+// and relies on the watchdog, which stops together with a virtual machine. The error concerns locks
+// that could not be read, or that no host has taken since this node released them.
 func (m *Manager) Taken(ctx context.Context, vg string, lvs []LV) (map[volume.UUID]volume.Holder, error) {
 	own, err := m.own(ctx, vg)
 	if err != nil {
@@ -42,8 +41,8 @@ func (m *Manager) Taken(ctx context.Context, vg string, lvs []LV) (map[volume.UU
 		for name, owners := range got.Owners {
 			last, free := got.Last[name]
 			switch {
-			case free && (last == own.HostID || last == 0): // given back by this node, or made anew
-				failed = errors.Join(failed, fmt.Errorf("%s: this node does not hold its lock, and no other has taken it", name))
+			case free && (last == own.HostID || last == 0): // released by this node, or made anew
+				failed = errors.Join(failed, fmt.Errorf("%s: neither this node nor another one holds its lock", name))
 			case free:
 				taken[names[name]] = volume.Holder{}
 			case !slices.ContainsFunc(owners, func(o owner) bool { return o.ID == own.HostID }):
@@ -61,8 +60,8 @@ func (m *Manager) Taken(ctx context.Context, vg string, lvs []LV) (map[volume.UU
 	return taken, cmp.Or(err, failed)
 }
 
-// own returns this node's lease in a lockspace, as sanlock said when it was asked last: it is
-// the same as long as volumes are active.
+// own returns the last known lease of this node in a lockspace. It does not change while volumes are
+// active.
 func (m *Manager) own(ctx context.Context, vg string) (Leases, error) {
 	m.mu.Lock()
 	own, known := m.leases["lvm_"+vg]

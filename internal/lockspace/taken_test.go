@@ -45,7 +45,7 @@ func TestOwnLocks(t *testing.T) {
 	}
 	d[71303168+3*512] = append(make([]byte, 52), 1) // lv2's sector of host 2: released,
 	d[71303168][176] = 1                            // and the record is written by host 1
-	if said := untaken(lv1, lv2); !strings.Contains(said, "no other has taken it") {
+	if said := untaken(lv1, lv2); !strings.Contains(said, "nor another one holds its lock") {
 		t.Error(said)
 	}
 	lease := d[71303168]
@@ -58,7 +58,7 @@ func TestOwnLocks(t *testing.T) {
 		clear(lease[152:160])
 		binary.LittleEndian.PutUint32(lease[summed:], ^crc32.Update(1, crc32.MakeTable(crc32.Castagnoli), lease[:summed]))
 		if last != 1 {
-			if said := untaken(lv1, lv2); !strings.Contains(said, "no other has taken it") {
+			if said := untaken(lv1, lv2); !strings.Contains(said, "nor another one holds its lock") {
 				t.Errorf("%d: %s", last, said)
 			}
 		} else if got := taken(lv2); len(got) != 1 || got["VG_"+lv2] != (volume.Holder{}) {

@@ -7,10 +7,9 @@ import (
 	"strings"
 )
 
-// whyNot explains why sanlock has not joined a lockspace: LVM does not say it. Only sanlock's
-// log does.
+// whyNot returns why sanlock has not joined a lockspace, by sanlock's log: LVM does not report it.
 func (m *Manager) whyNot(vg string) error {
-	out, _ := m.command("sanlock log", "sanlock", "client", "log_dump") // it fails also when it succeeds
+	out, _ := m.command("sanlock log", "sanlock", "client", "log_dump") // its exit status is never 0
 	why := cmp.Or(parseLog(out, "lvm_"+vg), "sanlock's log does not say why")
 	return unusable("the lockspace of volume group %s does not start: %s (journalctl -u sanlock -u lvmlockd)", vg, why)
 }
@@ -22,10 +21,10 @@ var results = map[int]string{
 	-17:  "sanlock still has the lockspace of an earlier lvmlockd",
 	-202: "the device of its leases does not answer within the io timeout",
 	-203: "sanlock gets no watchdog: " + watchdogRemedy,
-	-223: "leases are missing on its disks: docs/shared.md, Recovery, has how to make new ones",
+	-223: "leases are missing on its disks: docs/shared.md, Recovery, says how to make new ones",
 	-224: "its leases have another version than this sanlock",
 	-226: "its leases belong to another lockspace: was the volume group renamed or copied?",
-	-229: "its leases are damaged: docs/shared.md, Recovery, has how to make new ones",
+	-229: "its leases are damaged: docs/shared.md, Recovery, says how to make new ones",
 }
 
 // parseLog returns the reason of the last failure to join a lockspace in sanlock's log.

@@ -112,7 +112,7 @@ func groups() GroupList {
 		{Name: "san", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, State: GroupOK, ObservedAt: seen(time.Second),
 			Locks: &Locks{Type: "sanlock", State: "started", Since: seen(time.Hour), HostID: 3, HostName: "node-1", IOTimeout: 10, Renewed: seen(4 * time.Second), Watchdog: "live", ObservedAt: seen(time.Second)}},
 		{Name: "joins", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, State: GroupOK, ObservedAt: seen(time.Second),
-			Locks: &Locks{State: "starting", Since: seen(7 * time.Second), Reason: "the lockspace of volume group joins is being started since 12:00:01: sanlock takes about 25 s to join it", ObservedAt: seen(0)}},
+			Locks: &Locks{State: "starting", Since: seen(7 * time.Second), Reason: "the lockspace of volume group joins has been starting since 12:00:01: sanlock takes about 25 s to join it", ObservedAt: seen(0)}},
 		{Name: "lost", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, State: GroupUnusable, Error: "volume group lost has lost its locks", ObservedAt: seen(time.Second),
 			Locks: &Locks{Type: "sanlock", State: "lost", Since: seen(30 * time.Second), Reason: "volume group lost has lost its locks", Watchdog: "live"}},
 	}}

@@ -120,7 +120,7 @@ func TestSanlock(t *testing.T) {
 	began := time.Now()
 	reset := make(chan time.Duration, 1)
 	go func() { <-a.Gone(); reset <- time.Since(began) }()
-	if got, err := a.Mount(t.Context(), db, other); err != nil || !strings.Contains(got.Message, "sanlock does not run: it has ended with its locks, and the watchdog resets this node") {
+	if got, err := a.Mount(t.Context(), db, other); err != nil || !strings.Contains(got.Message, "sanlock does not run: it ended while it held locks: the watchdog resets this node") {
 		t.Errorf("without sanlock: %+v %v", got, err)
 	}
 	says(t, a, "check"+socket(a), "locks-unavailable", "sanlock does not run")

@@ -98,7 +98,7 @@ func locks(t *testing.T, a, b *nodes.Node) {
 	}
 
 	b.Sh("vgchange --lockstop svg")
-	if v := viewOf(t, b, ""); v.Status.State != lockspace.Started || len(v.Waits) == 0 || !strings.Contains(v.Waits[0], "is being started since") || v.Status.Versions.Lvmlockd == "" {
+	if v := viewOf(t, b, ""); v.Status.State != lockspace.Started || len(v.Waits) == 0 || !strings.Contains(v.Waits[0], "has been starting since") || v.Status.Versions.Lvmlockd == "" {
 		t.Errorf("after a stop: %+v", v)
 	}
 
