@@ -72,7 +72,7 @@ func TestExplainOffline(t *testing.T) {
 	}
 	var doc status.Explanation
 	out, _, _ := flexd("explain", "-ojson", good, "--node", "node-9", "--socket", none, "--config", config)
-	if err := json.Unmarshal([]byte(out), &doc); err != nil || doc.Node != "node-9" || doc.Result != status.Unforeseen || len(doc.Volumes) != 1 {
+	if err := json.Unmarshal([]byte(out), &doc); err != nil || doc.Node != "node-9" || doc.Result != status.OutcomeUnknown || len(doc.Volumes) != 1 {
 		t.Errorf("%v: %s", err, out)
 	}
 }

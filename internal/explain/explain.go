@@ -339,11 +339,11 @@ func (e *explainer) ask() error {
 func (e *explainer) judge(s *subject, about status.Explained) {
 	s.Result = status.WouldSucceed
 	if len(s.Calls) == 0 {
-		s.Result = status.Unforeseen
+		s.Result = status.OutcomeUnknown
 	}
 	for i, c := range s.Calls {
-		if c.Result == status.Unforeseen {
-			s.Result = status.Unforeseen
+		if c.Result == status.OutcomeUnknown {
+			s.Result = status.OutcomeUnknown
 		}
 		if c.Result == status.WouldRefuse { // kubelet does not make the later calls
 			s.Result, s.Calls = status.WouldRefuse, s.Calls[:i+1]
@@ -353,7 +353,7 @@ func (e *explainer) judge(s *subject, about status.Explained) {
 	if s.away != "" {
 		s.Warnings = slices.Insert(s.Warnings, 0, s.away)
 		if s.Result == status.WouldSucceed {
-			s.Result = status.Unforeseen
+			s.Result = status.OutcomeUnknown
 		}
 	}
 	if len(s.Refusals) > 0 {

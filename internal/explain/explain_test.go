@@ -195,7 +195,7 @@ func TestAsk(t *testing.T) {
 		t.Errorf("%d volumes, asked %v, %v", len(doc.Volumes), sizes, err)
 	}
 	long := strings.Replace(podWith(inline), "volumeID: a", "volumeID: "+strings.Repeat("a", maxQuery), 1)
-	if doc, err := Explain(Query{File: "m.yaml", Data: []byte(long), Ask: ask}); err != nil || doc.Result != status.Unforeseen {
+	if doc, err := Explain(Query{File: "m.yaml", Data: []byte(long), Ask: ask}); err != nil || doc.Result != status.OutcomeUnknown {
 		t.Errorf("%+v, %v", doc, err)
 	}
 	broken := errors.New("flexd hung up")

@@ -66,7 +66,7 @@ func (f *Frontend) Explain(ctx context.Context, calls []string) status.Explained
 		}
 		e.Result, e.Code, e.Message = status.WouldRefuse, string(volume.CodeOf(o.Err)), message(call.Verb, titleOf(call), o.Err)
 		if !o.Known {
-			e.Result = status.Unforeseen
+			e.Result = status.OutcomeUnknown
 			e.Notes = append(e.Notes, f.lastRefusal(call)...)
 		}
 	}

@@ -41,7 +41,7 @@ type Frontend struct {
 	History  History // nil = there is none
 	Node     interface {
 		Do(ctx context.Context, r reconcile.Request) (reconcile.Result, error)
-		Explain(ctx context.Context, requests []reconcile.Request) []reconcile.Outlook
+		Explain(ctx context.Context, requests []reconcile.Request) []reconcile.Prediction
 		Lose(ctx context.Context, vg string) error
 	}
 }

@@ -19,8 +19,8 @@ type stopped struct{}
 func (stopped) Do(context.Context, reconcile.Request) (reconcile.Result, error) {
 	return reconcile.Result{}, reconcile.ErrStopping
 }
-func (stopped) Explain(context.Context, []reconcile.Request) []reconcile.Outlook { return nil }
-func (stopped) Lose(context.Context, string) error                               { return nil }
+func (stopped) Explain(context.Context, []reconcile.Request) []reconcile.Prediction { return nil }
+func (stopped) Lose(context.Context, string) error                                  { return nil }
 
 // The reconciler may end before the driver socket does. A call then gets no answer, since each one
 // would be final to kubelet: flexdriver asks the next flexd.

@@ -18,34 +18,34 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// An Outlook is the expected outcome of a set-up.
-type Outlook struct {
+// A Prediction is the expected outcome of a set-up.
+type Prediction struct {
 	Steps []volume.Step // of this set-up, in order
 	Err   error         // why it would be refused; nil = it would succeed
-	Known bool          // false: Err is why the outcome is not known
-	Notes []string      // the assumptions, beside what was observed
+	Known bool          // false: Err says why the outcome is not known
+	Notes []string      // the assumptions beside the observation
 }
 
 // explainLimit bounds the observation for all requests of Explain.
 const explainLimit = 15 * time.Second
 
-// A prospect is a volume after the requests that were explained.
-type prospect struct {
+// A simulated is a volume after the requests that were already explained.
+type simulated struct {
 	want    volume.Want
 	have    volume.Have
-	content volume.FS // what an inspection would find
-	source  string    // of content: a note; "" = it follows from the steps
-	notes   []string  // of the first request that needs the volume
+	content volume.FS // the expected result of an inspection
+	source  string    // a note about the source of content; "" = it follows from the steps
+	notes   []string  // for the first request that needs the volume
 }
 
 // Explain returns the expected outcomes of set-ups (Check, Activate, Stage, Publish) that are
 // requested one after the other, without other calls. It observes as a lane does, inspects no
 // device, and changes nothing. The directory of a request may be missing, because kubelet would
 // create it.
-func (n *Node) Explain(ctx context.Context, requests []Request) []Outlook {
+func (n *Node) Explain(ctx context.Context, requests []Request) []Prediction {
 	ctx, cancel := context.WithTimeoutCause(ctx, explainLimit, ErrDeadline)
 	defer cancel()
-	all := make([]Outlook, len(requests))
+	all := make([]Prediction, len(requests))
 	select {
 	case <-n.ready:
 	case <-ctx.Done():
@@ -58,7 +58,7 @@ func (n *Node) Explain(ctx context.Context, requests []Request) []Outlook {
 	for _, r := range requests {
 		dirs = withDirs(dirs, r.Target.Dir, r.Target.Global)
 	}
-	volumes := map[volume.Name]*prospect{}
+	volumes := map[volume.Name]*simulated{}
 	for i, r := range requests {
 		c := n.newCall(ctx, r)
 		all[i] = n.explain(c, dirs, volumes)
@@ -95,32 +95,32 @@ func (u unobserved) LookUp(context.Context, volume.Name) (volume.LV, error) {
 
 func (u unobserved) Refresh(context.Context, string) error { return u.err }
 
-func (n *Node) explain(c *call, dirs []string, volumes map[volume.Name]*prospect) (o Outlook) {
+func (n *Node) explain(c *call, dirs []string, volumes map[volume.Name]*simulated) (o Prediction) {
 	vg, p, err := n.admit(c)
 	if err != nil {
-		return Outlook{Err: err}
+		return Prediction{Err: err}
 	}
 	s := volumes[c.Name]
 	if s == nil {
 		lv, err := n.lookUp(c.ctx, c, p)
 		switch {
 		case err != nil && volume.CodeOf(err) == volume.Unknown:
-			return Outlook{Err: err, Notes: []string{ifAbsent(c, vg)}}
+			return Prediction{Err: err, Notes: []string{ifAbsent(c, vg)}}
 		case err != nil:
-			return Outlook{Err: err}
+			return Prediction{Err: err}
 		case lv.Presence == volume.Absent && createdLater(c, vg):
-			return Outlook{Notes: []string{"the volume does not exist: a later call creates it"}}
+			return Prediction{Notes: []string{"the volume does not exist: a later call creates it"}}
 		case lv.Presence == volume.Absent:
 			s, o.Steps, err = n.ifCreated(c, p, lv, dirs)
 		default:
-			s, err = n.prospect(c, lv, dirs)
+			s, err = n.simulated(c, lv, dirs)
 		}
 		if err != nil {
-			return Outlook{Err: err}
+			return Prediction{Err: err}
 		}
 		o.Notes, s.notes = s.notes, nil
 	}
-	f := volume.Foresee(s.want, s.have, c.Call, s.content)
+	f := volume.DryRun(s.want, s.have, c.Call, s.content)
 	if i := slices.IndexFunc(f.Steps, func(step volume.Step) bool { return step.Kind == volume.ActivateDevice }); i >= 0 && f.Refused.Reason == "" {
 		if why := n.wouldWait(c.ctx, p, s.have.LV); why != nil {
 			if o.Steps, o.Err = append(o.Steps, f.Steps[:i+1]...), why; errors.As(why, new(*volume.WaitError)) {
@@ -152,14 +152,13 @@ func (n *Node) explain(c *call, dirs []string, volumes map[volume.Name]*prospect
 	return o
 }
 
-// A Foreteller is a provider that knows why the activation of a volume would have to wait, with
-// a *volume.WaitError, or be refused, without trying it.
-type Foreteller interface {
+// An ActivationChecker is a provider that can check, without trying it, whether an activation would wait (a
+// *volume.WaitError) or fail.
+type ActivationChecker interface {
 	WouldWait(ctx context.Context, lv volume.LV) error
 }
 
-// wouldWait returns why the activation of a volume waits now, or would, or would fail; nil = it would not, as
-// far as is known.
+// wouldWait returns why the activation of a volume waits now, or would wait or fail; nil = no reason is known.
 func (n *Node) wouldWait(ctx context.Context, p Provider, lv volume.LV) error {
 	if l := n.laneOf(lv.UUID); l != nil {
 		l.mu.Lock()
@@ -169,7 +168,7 @@ func (n *Node) wouldWait(ctx context.Context, p Provider, lv volume.LV) error {
 			return w.err
 		}
 	}
-	if f, ok := p.(Foreteller); ok {
+	if f, ok := p.(ActivationChecker); ok {
 		return f.WouldWait(ctx, lv)
 	}
 	return nil
@@ -193,9 +192,9 @@ func ifAbsent(c *call, vg *config.VolumeGroup) string {
 	return fmt.Sprintf("if the volume does not exist, flexd creates it with %s", status.Size(c.Size))
 }
 
-// ifCreated returns the volume as its creation would leave it, and the steps of that.
-func (n *Node) ifCreated(c *call, p Provider, lv volume.LV, dirs []string) (*prospect, []volume.Step, error) {
-	f := volume.Foresee(volume.Want{}, n.stateOfName(c.Name, lv, nil), n.withConfig(c.part(c.ctx, volume.Create)), volume.FS{})
+// ifCreated returns a volume after its creation, and the steps of the creation.
+func (n *Node) ifCreated(c *call, p Provider, lv volume.LV, dirs []string) (*simulated, []volume.Step, error) {
+	f := volume.DryRun(volume.Want{}, n.stateOfName(c.Name, lv, nil), n.withConfig(c.part(c.ctx, volume.Create)), volume.FS{})
 	if f.Refused.Reason != "" {
 		return nil, nil, volume.Errorf(f.Refused.Code, "%s", f.Refused.Reason)
 	}
@@ -204,7 +203,7 @@ func (n *Node) ifCreated(c *call, p Provider, lv volume.LV, dirs []string) (*pro
 	}
 	lv = f.Have.LV
 	lv.UUID = ""
-	s, err := n.prospect(c, lv, dirs)
+	s, err := n.simulated(c, lv, dirs)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -214,8 +213,8 @@ func (n *Node) ifCreated(c *call, p Provider, lv volume.LV, dirs []string) (*pro
 	return s, f.Steps, nil
 }
 
-// prospect observes a volume.
-func (n *Node) prospect(c *call, lv volume.LV, dirs []string) (*prospect, error) {
+// simulated returns a volume before the requests, as observed.
+func (n *Node) simulated(c *call, lv volume.LV, dirs []string) (*simulated, error) {
 	table, err := n.table(c.ctx, c.Dir)
 	if err != nil {
 		return nil, err
@@ -227,7 +226,7 @@ func (n *Node) prospect(c *call, lv volume.LV, dirs []string) (*prospect, error)
 	if parked != nil {
 		return nil, volume.Errorf(volume.InProgress, "stuck: %s", parked.text())
 	}
-	s := &prospect{want: l.want()}
+	s := &simulated{want: l.want()}
 	if working != "" {
 		s.notes = append(s.notes, fmt.Sprintf("%s runs on the volume at this moment: the call waits for its end", working))
 	}

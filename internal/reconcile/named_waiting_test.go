@@ -170,7 +170,7 @@ func TestWaiting(t *testing.T) {
 			up := behind(func() error { return k.Up(pod("a")) })
 			time.Sleep(30*time.Second + 100*time.Millisecond)
 			d := state(e, "data")
-			if c := explained(t, e, k, pod("b")); c.Result != status.Unforeseen || !strings.Contains(c.Message, "it would wait: another host has it active: host node-7") || len(c.Steps) != 1 {
+			if c := explained(t, e, k, pod("b")); c.Result != status.OutcomeUnknown || !strings.Contains(c.Message, "it would wait: another host has it active: host node-7") || len(c.Steps) != 1 {
 				t.Errorf("explained: %+v", c)
 			}
 			if d.State != status.Waiting || d.Step != "activate" || d.Waiting == nil || d.Waiting.Holder == nil || d.Waiting.Holder.Host != "node-7" || d.Waiting.Holder.HostID != 7 ||
@@ -334,7 +334,7 @@ func TestWaiting(t *testing.T) {
 	onShared(t, "as explained", func(t *testing.T, e *hosttest.Env, s *shared) {
 		k := hosttest.NewKubelet(e, false)
 		s.must("foretold", heldBy("node-7"))
-		if c := explained(t, e, k, pod("a")); c.Result != status.Unforeseen || !strings.Contains(c.Message, "it would wait: another host has it active: host node-7") {
+		if c := explained(t, e, k, pod("a")); c.Result != status.OutcomeUnknown || !strings.Contains(c.Message, "it would wait: another host has it active: host node-7") {
 			t.Errorf("held elsewhere: %+v", c)
 		}
 		s.must("foretold", nil)
@@ -342,7 +342,7 @@ func TestWaiting(t *testing.T) {
 			t.Errorf("free: %+v", c)
 		}
 		s.must("look-up", &volume.WaitError{Reason: "the locks of the volume group are being started", Err: errBusy})
-		if c := explained(t, e, k, pod("a")); c.Result != status.Unforeseen || !strings.Contains(c.Message, "locks of the volume group are being started") {
+		if c := explained(t, e, k, pod("a")); c.Result != status.OutcomeUnknown || !strings.Contains(c.Message, "locks of the volume group are being started") {
 			t.Errorf("not started: %+v", c)
 		}
 		s.must("look-up", nil)

@@ -9,9 +9,9 @@ import (
 
 // The results of an explained call.
 const (
-	WouldSucceed = "success"
-	WouldRefuse  = "refused"
-	Unforeseen   = "unknown"
+	WouldSucceed   = "success"
+	WouldRefuse    = "refused"
+	OutcomeUnknown = "unknown"
 )
 
 // Explained is the answer to /v1/explain: the expected results of successive calls of kubelet.
@@ -79,8 +79,8 @@ func (e *Explanation) Judge() string {
 		switch v.Result {
 		case WouldRefuse:
 			return WouldRefuse
-		case Unforeseen:
-			result = Unforeseen
+		case OutcomeUnknown:
+			result = OutcomeUnknown
 		}
 	}
 	return result
@@ -106,7 +106,7 @@ func WriteExplanation(w io.Writer, e Explanation) error {
 		count[v.Result]++
 	}
 	var parts []string
-	for _, r := range []struct{ result, text string }{{WouldRefuse, "would be refused"}, {Unforeseen, "unknown"}, {WouldSucceed, "would be mounted"}} {
+	for _, r := range []struct{ result, text string }{{WouldRefuse, "would be refused"}, {OutcomeUnknown, "unknown"}, {WouldSucceed, "would be mounted"}} {
 		if n := count[r.result]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, r.text))
 		}
@@ -136,7 +136,7 @@ func (p *page) explained(v ExplainedVolume) {
 		switch {
 		case c.Result == WouldRefuse:
 			text = fmt.Sprintf("refused (%s): %s", c.Code, c.Message)
-		case c.Result == Unforeseen:
+		case c.Result == OutcomeUnknown:
 			text = strings.TrimPrefix(text+"; ", "; ") + "unknown: " + c.Message
 		case text == "":
 			text = "success, nothing to do"

@@ -46,7 +46,7 @@ func (h *host) explain(attach bool, text string) (doc status.Explanation) {
 	if err := json.Unmarshal(out, &doc); err != nil {
 		h.t.Fatalf("flexd explain: %v: %s", err, out)
 	}
-	want := map[string]int{status.WouldSucceed: 0, status.WouldRefuse: 1, status.Unforeseen: 3}[doc.Result]
+	want := map[string]int{status.WouldSucceed: 0, status.WouldRefuse: 1, status.OutcomeUnknown: 3}[doc.Result]
 	if got := c.ProcessState.ExitCode(); got != want {
 		h.t.Errorf("flexd explain exits with %d after %q", got, doc.Result)
 	}
@@ -160,7 +160,7 @@ func TestExplain(t *testing.T) {
 	v := func(lv string, kv ...string) vol { return h.vol(lv, "ext4").With(kv...) }
 	in1 := func(lv string, kv ...string) vol { return v(lv, append([]string{"volumegroup", "vg1"}, kv...)...) }
 	of := func(fs string, v vol) vol { v.FSType = fs; return v }
-	const good, refused, unknown = status.WouldSucceed, status.WouldRefuse, status.Unforeseen
+	const good, refused, unknown = status.WouldSucceed, status.WouldRefuse, status.OutcomeUnknown
 	rows := []struct {
 		name    string
 		text    []string // of manifests

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// Foresee says of a call in each state of the space test what happens if Plan's steps are
-// taken, one after another.
-func TestForesee(t *testing.T) {
+// For a call in each state of the space test, DryRun has the outcome of Plan's steps, taken one after
+// another.
+func TestDryRun(t *testing.T) {
 	t.Parallel()
 	states, compared, ends := 0, 0, map[string]int{}
 	start(func(first world) {
@@ -23,18 +23,18 @@ func TestForesee(t *testing.T) {
 		seen.known, seen.unlooked = true, false
 		seen.sized = first.truth != tBlank && first.truth != tData && first.truth != tLUKS && first.truth != tLeftover
 		w := first.want()
-		got := Foresee(w, first.have(), w.Calls[0], seen.have().FS)
+		got := DryRun(w, first.have(), w.Calls[0], seen.have().FS)
 		var refused Refusal
 		if len(end.Refused) > 0 {
 			refused = end.Refused[0]
 		}
-		var foreseen []StepKind
+		var steps []StepKind
 		for _, s := range got.Steps {
-			foreseen = append(foreseen, s.Kind)
+			steps = append(steps, s.Kind)
 		}
-		if got.Done != (len(end.Done) > 0) || got.Refused != refused || !slices.Equal(foreseen, kinds) {
-			t.Errorf("%+v:\nit was       done %v, refused %+v, after %v\nforeseen was done %v, refused %+v, after %v",
-				first, len(end.Done) > 0, refused, kinds, got.Done, got.Refused, foreseen)
+		if got.Done != (len(end.Done) > 0) || got.Refused != refused || !slices.Equal(steps, kinds) {
+			t.Errorf("%+v:\nplan:    done %v, refused %+v, after %v\ndry run: done %v, refused %+v, after %v",
+				first, len(end.Done) > 0, refused, kinds, got.Done, got.Refused, steps)
 		}
 		compared++
 		ends[string(refused.Code)]++
@@ -47,7 +47,7 @@ func TestForesee(t *testing.T) {
 // taken takes the steps of the only call until it is answered or waits. It returns the
 // kinds of the call's steps and the last verdict; false = a step fails.
 func taken(w world) (kinds []StepKind, v Verdict, ok bool) {
-	for range maxForesee {
+	for range maxDryRunSteps {
 		v = Plan(w.want(), w.have())
 		if len(v.Done)+len(v.Refused) > 0 || len(v.Steps) == 0 {
 			return kinds, v, true

@@ -5,31 +5,30 @@ import (
 	"slices"
 )
 
-// A Forecast is the outcome of a call if each of its steps succeeds.
-type Forecast struct {
+// A DryRunResult is the outcome of a call if all its steps succeed.
+type DryRunResult struct {
 	Steps   []Step // those of the call, in order
 	Done    bool
 	Refused Refusal // zero = it is not refused
-	// Otherwise the call waits: for the result of the last step, which is not known, or,
-	// without a step, for what Call.Waits says or until its group has answered.
+	// If it is neither done nor refused, the call waits for the result of the last step, which is not
+	// known, or, without a step, because of Call.Waits or for its group's metadata.
 
-	// The volume afterwards.
+	// The volume after the steps.
 	Want Want
 	Have Have
 }
 
-// maxForesee bounds the steps of a forecast. The longest plan has about a dozen.
-const maxForesee = 50
+// maxDryRunSteps limits the steps of a dry run. The longest plan has about a dozen.
+const maxDryRunSteps = 50
 
-// Foresee follows the plan of the call c to its end without taking a step. content is what
-// an inspection of the device will find, as far as it is known. Other calls are not
-// considered.
-func Foresee(w Want, h Have, c Call, content FS) Forecast {
-	f := Forecast{Want: w, Have: h}
+// DryRun follows the plan of the call c to its end without taking a step. content is the expected
+// result of an inspection of the device, if it is known. Other calls are not considered.
+func DryRun(w Want, h Have, c Call, content FS) DryRunResult {
+	f := DryRunResult{Want: w, Have: h}
 	f.Want.Claims, f.Want.Calls = slices.Clone(w.Claims), []Call{c}
 	f.Have.Mounts, f.Have.Targets = slices.Clone(h.Mounts), map[string]TargetState{}
 	maps.Copy(f.Have.Targets, h.Targets)
-	for range maxForesee {
+	for range maxDryRunSteps {
 		v := Plan(f.Want, f.Have)
 		f.Done = len(v.Done) > 0
 		if len(v.Refused) > 0 {
@@ -51,8 +50,8 @@ func Foresee(w Want, h Have, c Call, content FS) Forecast {
 	return f
 }
 
-// assume changes the state as the step does if it succeeds.
-func (f *Forecast) assume(s Step, c Call, content *FS) {
+// assume changes the state like a step that succeeds.
+func (f *DryRunResult) assume(s Step, c Call, content *FS) {
 	w, h := &f.Want, &f.Have
 	at := h.Targets[s.Dir]
 	switch s.Kind {
@@ -117,8 +116,8 @@ func (f *Forecast) assume(s Step, c Call, content *FS) {
 	}
 }
 
-// note changes the claim of a step, or adds it.
-func (f *Forecast) note(s Step, phase Phase) {
+// note changes or adds the claim of a step.
+func (f *DryRunResult) note(s Step, phase Phase) {
 	claims := slices.DeleteFunc(f.Want.Claims, func(c Claim) bool { return c.Dir == s.Dir })
 	f.Want.Claims = append(claims, Claim{Kind: s.Claim, Dir: s.Dir, Phase: phase})
 }
