@@ -250,7 +250,7 @@ func (s *group) askProvider(ctx context.Context, fresh bool) join.Survey {
 	}
 	s.mu.Unlock()
 	if !since.IsZero() && time.Since(since) > Limit {
-		return unknown("a look at volume group %s has not ended since %s", s.vg, since.Format(time.TimeOnly))
+		return unknown("a look at volume group %s has been running since %s", s.vg, since.Format(time.TimeOnly))
 	}
 	result := make(chan join.Survey, 1)
 	go func() {

@@ -83,7 +83,7 @@ func (s *facts) mountedUnknown() {
 		switch {
 		case m.Owner == volume.Elsewhere && !noted && m.Other:
 			s.add(MountedUnknown, m.Dir, "flexd mounts it for no further pod meanwhile. Do not unmount it by hand: a pod may use it. Delete that pod, and kubelet unmounts it. If flexd is to replace that driver: docs/migrate.md",
-				"%s is mounted at %s by another driver of kubelet's", m.What, m.Dir)
+				"%s is mounted at %s by another driver of kubelet", m.What, m.Dir)
 		case m.Owner == volume.Elsewhere && !noted && m.BindLeft:
 			s.add(MountedUnknown, m.Dir, "flexd mounts it for no further pod meanwhile. Delete that pod. If it is deleted already, restart kubelet, which unmounts it; if that does not help: umount "+m.Dir,
 				"%s is mounted at %s, as a subPath of a pod whose own mount of the volume is gone", m.What, m.Dir)

@@ -94,7 +94,7 @@ func (s *facts) filesystem() (text, hint string) {
 		case !s.lvm():
 			remedy = volume.CutFile(fs.Size, v.Size, s.file(v), d.Path)
 		case s.g.older:
-			remedy = "run no fsck. " + s.noRefresh()
+			remedy = "do not run fsck. " + s.noRefresh()
 		}
 		return fmt.Sprintf("its %s has %s and its device %s only %s: the volume was made smaller than its filesystem", fs.Type, volume.Bytes(fs.Size), d.Path, volume.Bytes(d.Size)),
 			"stop writing to it: " + remedy

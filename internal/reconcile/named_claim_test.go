@@ -213,7 +213,7 @@ func TestTwoInlineVolumesOfOneName(t *testing.T) {
 	onBoth(t, "collide with attach:true and the second is refused", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, true)
 		works(t, k.Start(a))
-		fails(t, k.Up(b), "two inline volumes of one name")
+		fails(t, k.Up(b), "two inline volumes have the same name")
 		mountsAre(t, e, k.Dir(a), k.Global("data"))
 		k.Forget(b)
 		works(t, k.Finish(a))

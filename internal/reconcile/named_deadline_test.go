@@ -217,7 +217,7 @@ func TestMkfsCut(t *testing.T) {
 		cut(t, e, hosttest.NewKubelet(e, false))
 		e.Sim.WriteRaw(e.File("data"))
 		e.Start()
-		kept(t, e, "something else has written to it")
+		kept(t, e, "another program has written to it")
 	})
 	onSim(t, "and its record is removed", func(t *testing.T, e *hosttest.Env) {
 		cut(t, e, hosttest.NewKubelet(e, false))

@@ -101,14 +101,14 @@ func TestHangingGroupIsUnknown(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		hang := make(chan struct{})
 		e.Sim.WhileLooking(func() { <-hang })
-		for i, want := range []string{"no answer within 20s", "has not ended since"} {
+		for i, want := range []string{"no answer within 20s", "has been running since"} {
 			begun := time.Now()
 			v, c := verdict(t, e)
 			if took := time.Since(begun); v != status.Unknown || !strings.Contains(c.Groups[0].Unknown, want) || took > 25*time.Second {
 				t.Errorf("check %d, after %v: %+v", i, took, c)
 			}
 		}
-		if p := e.Node().List().Problems; len(p) != 1 || !strings.Contains(p[0], "has not ended since") {
+		if p := e.Node().List().Problems; len(p) != 1 || !strings.Contains(p[0], "has been running since") {
 			t.Errorf("problems: %q", p)
 		}
 		e.Sim.WhileLooking(nil)

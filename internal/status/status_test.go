@@ -87,7 +87,7 @@ func checks() Check {
 	c := Check{Node: "node-1", Version: "1.2.3", Findings: differing()}
 	c.Groups = []Checked{
 		{VG: "vg0", Provider: "lvm", Volumes: 12, Active: 5, Seconds: 0.4},
-		{VG: "vg1", Provider: "lvm", Unknown: "volume group vg1 is blocked: activate (pid 4711, waits in io_schedule) has not ended since 14:02:11; look at the disks of the group and at dmesg", Seconds: 0.001},
+		{VG: "vg1", Provider: "lvm", Unknown: "volume group vg1 is blocked: activate (pid 4711, waits in io_schedule) has been running since 14:02:11; look at the disks of the group and at dmesg", Seconds: 0.001},
 	}
 	c.Verdict = c.Judge()
 	return c

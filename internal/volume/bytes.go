@@ -2,8 +2,8 @@ package volume
 
 import "fmt"
 
-// Bytes writes a number of bytes in the largest binary unit that is exact, so that different
-// numbers look different: "50 GiB", "1.5 MiB", "50.0 GiB (53687091201 bytes)".
+// Bytes formats a number of bytes in the largest binary unit that is exact, so that different numbers
+// have different texts: "50 GiB", "1.5 MiB", "50.0 GiB (53687091201 bytes)".
 func Bytes(n int64) string {
 	if n < 1<<10 {
 		return fmt.Sprintf("%d bytes", n)
@@ -16,7 +16,7 @@ func Bytes(n int64) string {
 	for ; unit >= 0; unit-- {
 		switch size := int64(1) << (10 * (unit + 1)); {
 		case n/size >= 100_000:
-			return about // too many digits to be read
+			return about // more than five digits
 		case n%size == 0:
 			return fmt.Sprintf("%d %ciB", n/size, units[unit])
 		case n%size == size/2:

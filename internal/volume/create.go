@@ -1,8 +1,8 @@
 package volume
 
-// creations serves the calls that wait for a volume with their name, or for a look-up of it.
-// Such a call waits in the lane of the name, where h.LV is the volume with that name, and h.Record reports
-// whether a volume with that name was seen with a filesystem.
+// creations serves the calls that wait for the creation or the look-up of a volume, in the lane of its
+// name. There h.LV is the volume with that name, and h.Record says whether a volume with that name was
+// seen with a filesystem.
 func (p *planner) creations() {
 	var size int64
 	var calls []string

@@ -1,44 +1,44 @@
 package volume
 
-// GrowSlack is the difference up to which a filesystem smaller than its room counts as
-// extended: ext4 rounds down to whole blocks, xfs drops a last allocation group of less
-// than 64 blocks.
+// GrowSlack is how much smaller than its room an extended filesystem may be: ext4 rounds down to whole
+// blocks, and xfs drops a last allocation group of less than 64 blocks.
 const GrowSlack = 1 << 20
 
-// Tail is the end of a device that is kept out of its filesystem, so that no file can write a
-// label there: md, DDF, GPT, ZFS and most other formats that have one at the end have it there.
+// Tail is the size of the end of a device that is not part of its filesystem, so that no file can
+// contain a label there: most formats with a label at the end, such as md, DDF, GPT and ZFS, have it in
+// this range.
 const Tail = 1 << 20
 
 // Room is the largest size of a filesystem that flexd makes or extends on a device.
 func Room(device int64) int64 { return max(device-Tail, 0) }
 
-// Growable reports whether a filesystem is to be extended on a device. One that was made
-// over the whole device keeps its size.
+// Growable reports whether a filesystem is to be extended on a device. A filesystem over the whole
+// device keeps its size.
 func Growable(fs, device int64) bool { return fs+GrowSlack <= Room(device) }
 
 func (p *planner) expand(c Call) {
 	lv, d := p.h.LV, p.h.Device
 	switch {
 	case p.h.Targets[c.Dir].Other != "" && !p.h.Targets[c.Dir].Under:
-		p.refuse(c, Conflict, "%s is mounted at %s: it is not this volume that is to grow there", p.h.Targets[c.Dir].Other, c.Dir)
+		p.refuse(c, Conflict, "%s is mounted at %s, not this volume", p.h.Targets[c.Dir].Other, c.Dir)
 		return
 	case p.live() == nil || d.Activity != Active:
-		p.refuse(c, Conflict, "it is not mounted, and a filesystem is only grown while it is: mount it first")
+		p.refuse(c, Conflict, "it is not mounted, and a filesystem is extended only while it is mounted: mount it first")
 		return
 	case p.readOnlyLV() && !p.h.LV.ReadOnly && lv.File.Path == "":
-		p.refuse(c, Conflict, "its device is read-only and cannot grow: if activation/read_only_volume_list in lvm.conf has it, take it out there; then: lvchange -prw %s", lv.Name)
+		p.refuse(c, Conflict, "its device is read-only and cannot be extended: remove it from activation/read_only_volume_list in lvm.conf, if it is there; then: lvchange -prw %s", lv.Name)
 		return
 	case p.readOnlyLV():
-		p.refuse(c, Conflict, "the volume is read-only and cannot grow")
+		p.refuse(c, Conflict, "the volume is read-only and cannot be extended")
 		return
 	case p.h.FS.Content == FilesystemFailed:
 		p.refuseWith(c, failed(p.h.FS))
 		return
-	case p.h.FS.Content == Truncated: // an extension could take other extents than those that were cut off
+	case p.h.FS.Content == Truncated: // an extension could use other extents than those that were cut off
 		p.refuseWith(c, p.truncated())
 		return
-	case p.enlarged(): // LVM would load the table of that metadata
-		p.refuse(c, Conflict, "its device %s has %s, and the metadata of the volume group only %s: the metadata may be an older version, and flexd extends no filesystem over space that the next activation would not give it (flexd check has the remedy)", d.Path, Bytes(d.Size), Bytes(lv.Size))
+	case p.enlarged(): // LVM would load a table of the older size
+		p.refuse(c, Conflict, "its device %s has %s, and the metadata of the volume group only %s: the metadata may be an older version, and flexd extends no filesystem over space that the device loses at the next activation (flexd check has the remedy)", d.Path, Bytes(d.Size), Bytes(lv.Size))
 		return
 	case lv.Size < c.Size && c.MaxSize > 0 && c.Size > c.MaxSize:
 		p.refuse(c, NoSpace, "%s are wanted, more than the volume group's maxSize (%s): raise it in flexd's configuration", Bytes(c.Size), Bytes(c.MaxSize))
@@ -46,7 +46,7 @@ func (p *planner) expand(c Call) {
 	}
 	p.serving = true
 	calls := []string{c.ID}
-	if (lv.Size < c.Size || d.Size < lv.Size) && p.h.FS.Content == ContentUnknown { // it could be cut off
+	if (lv.Size < c.Size || d.Size < lv.Size) && p.h.FS.Content == ContentUnknown { // the filesystem could be truncated
 		p.add(Step{Kind: Inspect, Calls: calls})
 		return
 	}
@@ -58,8 +58,8 @@ func (p *planner) expand(c Call) {
 	}
 }
 
-// enlarged reports whether the device has more space than the volume: its next activation would
-// cut off a filesystem that uses it.
+// enlarged reports whether the device has more space than the volume. The next activation would
+// truncate a filesystem that uses that space.
 func (p *planner) enlarged() bool {
 	return p.h.LV.Presence == Present && p.h.LV.Size > 0 && p.h.LV.Size < p.h.Device.Size
 }
@@ -82,11 +82,11 @@ func (p *planner) grow(size int64, calls []string) bool {
 	return true
 }
 
-// growth plans the only set-up after the answer: the extension of a filesystem that this
-// daemon found smaller than its device at a mount, for a held claim.
+// growth plans the only set-up without a waiting call: the extension of the filesystem of a held claim
+// that flexd found smaller than its device at the mount.
 func (p *planner) growth() {
 	live := p.live()
-	if p.h.Device.Suspended { // a child that touches it hangs, and an unmount with it
+	if p.h.Device.Suspended { // a child that reads it would hang, and so would an unmount
 		p.v.Waiting = p.v.Waiting || live != nil && (p.w.Recheck || p.w.Grow)
 		return
 	}

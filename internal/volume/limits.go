@@ -5,10 +5,9 @@ type Limits struct {
 	Group     Limit
 	Namespace Limit // the same for each namespace
 
-	// Of a filesystem of volumes, or a thin pool, which give volumes blocks as they are
-	// written:
-	Reserve    int  // the percentage of it that remains free
-	Overcommit bool // volumes may be larger together than it is
+	// For a filesystem with volumes, or a thin pool, which allocate blocks at writes:
+	Reserve    int  // the percentage that remains free
+	Overcommit bool // the total size of its volumes may exceed its size
 }
 
 // A Limit restricts the volumes that flexd has created; 0 = no limit.
@@ -17,13 +16,13 @@ type Limit struct {
 	MaxTotalSize int64 // bytes
 }
 
-// A Usage is the number and the size of the volumes of a group that flexd has created.
+// A Usage is the number and the total size of the volumes of a group that flexd has created.
 type Usage struct {
 	All         Amount
-	ByNamespace map[string]Amount // of the pods for which they were created, as far as known
+	ByNamespace map[string]Amount // by the namespace of the pod for which they were created, if it is known
 }
 
-// An Amount is of some volumes.
+// An Amount is the number and the total size of volumes.
 type Amount struct {
 	Volumes int
 	Size    int64

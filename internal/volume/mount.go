@@ -14,9 +14,9 @@ func kindFor(c Call) Kind {
 	return Published
 }
 
-// mount plans the mounts of the calls, which do not conflict with existing mounts. Calls
-// with another filesystem or other superblock options than the first wait: they are refused
-// when its mount is observed.
+// mount plans the mounts of the calls, which do not conflict with existing mounts. Calls with another
+// filesystem or other superblock options than the first call wait, and are refused when its mount is
+// observed.
 func (p *planner) mount(calls []Call) {
 	if len(calls) == 0 {
 		return
@@ -38,12 +38,12 @@ func (p *planner) mount(calls []Call) {
 			return
 		}
 	}
-	landed := map[string]bool{}
+	planned := map[string]bool{}
 	for _, c := range calls {
-		if landed[c.Dir] {
+		if planned[c.Dir] {
 			continue
 		}
-		landed[c.Dir] = true
+		planned[c.Dir] = true
 		same := p.calls(c.Dir, Stage, Publish)
 		p.add(Step{Kind: MountVolume, Dir: c.Dir, Claim: kindFor(c), FSType: fsType, Calls: same})
 		p.add(Step{Kind: NoteHeld, Dir: c.Dir, Claim: kindFor(c), Calls: same})
@@ -57,9 +57,9 @@ func ids(calls []Call) (ids []string) {
 	return ids
 }
 
-// prepare plans the steps before the first mount of an active, unmounted volume: inspect
-// it, make a filesystem if the volume is proven blank, check it. It returns the
-// filesystem's type and whether a mount may follow in this plan.
+// prepare plans the steps before the first mount of an active, unmounted volume: inspect it, make a
+// filesystem if it is blank, check it. It returns the filesystem's type, and whether a mount may follow
+// in this plan.
 func (p *planner) prepare(calls []Call) (string, bool) {
 	var (
 		fs     = p.h.FS
@@ -73,7 +73,7 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 		}
 	)
 	if p.h.Record == RecordUnknown {
-		return refuse(refusal(Unknown, "its format record cannot be read, so flexd cannot know whether an earlier mkfs was cut%s", because(p.h.RecordReason)))
+		return refuse(refusal(Unknown, "its format record cannot be read, so flexd cannot know whether an earlier mkfs was interrupted%s", because(p.h.RecordReason)))
 	}
 	if fs.Content == ContentUnknown || fs.Use == UseUnknown {
 		p.add(Step{Kind: Inspect, Calls: who})
@@ -85,7 +85,7 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 	case Unmounted:
 		return refuse(refusal(Busy, "%s", orUnknown(fs.UsedBy)))
 	}
-	// If there is a filesystem, mkfs was not interrupted, and it may contain data by now.
+	// A filesystem is not formatted again: its mkfs was not interrupted, and it may contain data.
 	unzeroed := p.h.LV.Unzeroed > 0 && p.h.Record != Seen && fs.Content == ForeignContent
 	if fs.Content == Blank || unzeroed || fs.Content == ForeignContent && p.h.Record == Formatting {
 		calls = slices.DeleteFunc(slices.Clone(calls), func(c Call) bool {
@@ -119,34 +119,33 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 	return fs.Type, true
 }
 
-// format plans mkfs of a blank device, or over the remains of an mkfs of flexd that was
-// interrupted by a crash.
+// format plans mkfs of a blank device, or over the remains of an interrupted mkfs of flexd.
 func (p *planner) format(calls []Call, refuse func(Refusal) (string, bool)) (string, bool) {
 	fsType, fs := cmp.Or(calls[0].FSType, DefaultFSType), p.h.FS
 	switch {
 	case fs.Made:
-		return refuse(refusal(Failed, "mkfs ended well, but afterwards the volume was found not to hold %s (%s)", fsType, orUnknown(fs.What)))
+		return refuse(refusal(Failed, "mkfs succeeded, but afterwards the volume does not contain %s (%s)", fsType, orUnknown(fs.What)))
 	case p.readOnlyLV():
 		return refuse(refusal(Conflict, "it is blank and read-only: there is nothing to mount"))
 	case p.h.Device.Unsound != "":
-		return refuse(refusal(Unusable, "it is blank, but flexd formats no device like this: %s", p.h.Device.Unsound))
+		return refuse(refusal(Unusable, "it is blank, but flexd does not format such a device: %s", p.h.Device.Unsound))
 	case p.enlarged():
 		return refuse(refusal(Unusable, "it is blank, and its device %s has %s, but the metadata of the volume group only %s: the metadata may be an older version (flexd check has the remedy)", p.h.Device.Path, Bytes(p.h.Device.Size), Bytes(p.h.LV.Size)))
 	case p.h.Record == Seen:
-		return refuse(refusal(DataMissing, "it is blank, but flexd has seen a filesystem on it before: its data may be lost, or the wrong device may be under it. Look at its disks first (dmesg, pvs). Only if it is to be made anew, remove its record: %s", p.removal()))
+		return refuse(refusal(DataMissing, "it is blank, but flexd has seen a filesystem on it before: its data may be lost, or it may have the wrong device. Look at its disks first (dmesg, pvs). Only to format it again, remove its record: %s", p.removal()))
 	}
 	repeat := fs.Content != Blank && p.h.LV.Unzeroed == 0
-	if why := p.unlikeCut(fsType); repeat && why != "" {
-		return refuse(refusal(NotBlank, "an mkfs of %s was cut on it, and is not repeated: %s; %s", p.h.RecordType, why, p.dataAdvice()))
+	if why := p.notRemains(fsType); repeat && why != "" {
+		return refuse(refusal(NotBlank, "an mkfs of %s on it was interrupted, and is not repeated: %s; %s", p.h.RecordType, why, p.dataAdvice()))
 	}
-	// A size that was too small may be corrected as long as nothing was published.
+	// A wrong size may be corrected until the volume has a filesystem.
 	size := max(calls[0].Size, p.h.LV.Size)
 	if p.h.LV.Unzeroed > 0 || p.h.LV.Created && !repeat && size > p.h.LV.Size {
 		if limit := calls[0].MaxSize; limit > 0 && size > max(limit, p.h.LV.Size) {
-			return refuse(refusal(NoSpace, "option size wants %s, more than the volume group's maxSize (%s): ask for less, or raise it in flexd's configuration", Bytes(size), Bytes(limit)))
+			return refuse(refusal(NoSpace, "option size wants %s, more than the volume group's maxSize (%s): ask for less, or raise maxSize in flexd's configuration", Bytes(size), Bytes(limit)))
 		}
 		former := cmp.Or(p.h.LV.Unzeroed, p.h.LV.Size)
-		if p.h.LV.Zero && size > former { // only places of it are zeroed
+		if p.h.LV.Zero && size > former { // the extension would zero only the places of labels
 			return refuse(refusal(Conflict, "it is blank and has %s, and option size wants %s: with `zero: all` flexd extends it only once it has a filesystem. Remove it (lvremove %s), then ask again", Bytes(former), Bytes(size), p.h.LV.Name))
 		}
 		p.add(Step{Kind: Extend, Size: size, Blank: true, Calls: ids(calls)})
@@ -157,13 +156,13 @@ func (p *planner) format(calls []Call, refuse func(Refusal) (string, bool)) (str
 	return "", false
 }
 
-// unlikeCut returns why the device may contain more than the remains of the recorded mkfs
-// after a crash; "" = it contains only these.
-func (p *planner) unlikeCut(fsType string) string {
+// notRemains returns why the device may contain more than the remains of the recorded mkfs; "" = it
+// contains only these.
+func (p *planner) notRemains(fsType string) string {
 	fs := p.h.FS
 	switch {
 	case !fs.Leftover:
-		return fmt.Sprintf("something else has written to it (%s)", orUnknown(fs.What))
+		return fmt.Sprintf("another program has written to it (%s)", orUnknown(fs.What))
 	case !p.h.LV.Created:
 		return fmt.Sprintf("flexd did not create this volume (%s)", orUnknown(fs.What))
 	case p.h.RecordLate != "":
@@ -174,7 +173,7 @@ func (p *planner) unlikeCut(fsType string) string {
 	return ""
 }
 
-// dataAdvice is the remedy for data that is no filesystem.
+// dataAdvice returns the remedy for data that is not a filesystem.
 func (p *planner) dataAdvice() string {
 	if p.h.Record == Seen {
 		return keepAdvice(p.h.LV.Handle(), p.h.RecordType)
@@ -182,8 +181,8 @@ func (p *planner) dataAdvice() string {
 	return EraseAdvice(p.h.LV.Handle())
 }
 
-// device returns the device path for the owner's commands: if possible a link that always
-// belongs to this volume.
+// device returns the device path for the owner's commands, if possible a link that always leads to this
+// volume.
 func (p *planner) device() string {
 	if p.h.Device.Link != "" {
 		return p.h.Device.Link
@@ -191,7 +190,7 @@ func (p *planner) device() string {
 	return p.h.Device.Path
 }
 
-// removal is how an operator removes a volume's format record.
+// removal returns the commands that remove a volume's format record.
 func (p *planner) removal() string {
 	var how []string
 	if p.h.RecordFile != "" {

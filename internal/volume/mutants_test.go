@@ -93,7 +93,7 @@ var mutants = []mutant{
 	{"what another node has mounted is formatted, because this one knows nothing", `		f.State = Seen
 	case`, `	case`},
 	{"the mkfs of another node is repeated forever", `TooLate(t.At, now.Sub(t.At))`, `""`},
-	{"an mkfs of this node that has ended is repeated", `case t.State == Formatting: // if`, `case t.State == Formatting && f.State == NoRecord: f.State, f.Type = Formatting, t.Type // if`},
+	{"an mkfs of this node that has ended is repeated", `case t.State == Formatting: // started`, `case t.State == Formatting && f.State == NoRecord: f.State, f.Type = Formatting, t.Type // if`},
 	{"an mkfs is repeated under a tag that says nothing", `f.State, f.Type, f.Late = Formatting, t.Type, t.Bad`, `f.State, f.Type = Formatting, t.Type`},
 	{"an mkfs is repeated that another node has ended", `case t.Shared && f.State == Formatting && f.Late == "":`, `case false:`},
 	{"a tag says more than an unreadable record", `case f.State == RecordUnknown:`, `case false:`},
@@ -109,7 +109,7 @@ var mutants = []mutant{
 		return p`, `case false:
 		return p`},
 	{"a filesystem that is larger than its device is extended", `case p.h.FS.Content == Truncated: // an`, `case false: // an`},
-	{"a filesystem is extended without a look whether its end is cut off", `&& p.h.FS.Content == ContentUnknown { // it could`, `&& false { // it could`},
+	{"a filesystem is extended without a look whether its end is cut off", `&& p.h.FS.Content == ContentUnknown { // the filesystem could`, `&& false { // it could`},
 	{"another filesystem than was asked for is mounted", `if wanted != "" && wanted != fs.Type {`, `if false {`},
 	{"a suspended device is used", `case d.Suspended:`, `case false:`},
 	{"a call waits for a suspended device forever", `waits := c.Waits || p.h.LV.Pending`, `waits := c.Waits || p.h.LV.Pending || p.h.Device.Suspended`},

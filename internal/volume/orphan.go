@@ -11,7 +11,7 @@ import (
 type Orphan struct {
 	Kind Kind
 	Dir  string
-	Why  string // how that is known
+	Why  string // the evidence
 }
 
 // Orphans returns the orphans of one volume. life reports whether the pod of a directory
@@ -38,8 +38,8 @@ func Orphans(w Want, h Have, life func(dir string) (Life, string)) (all []Orphan
 	return all
 }
 
-// users returns the mounts of the volume in kubelet's directories, without dir and other
-// global mounts: while there is one, a pod may need the global mount.
+// users returns the mounts of the volume in kubelet's directories, without dir and other global mounts.
+// While there is such a mount, a pod may need the global mount.
 func users(h Have, dir string) (dirs []string) {
 	for _, m := range h.Mounts {
 		if m.Dir != dir && m.Owner != Elsewhere && m.Kind != Staged {
@@ -49,9 +49,8 @@ func users(h Have, dir string) (dirs []string) {
 	return dirs
 }
 
-// reclaims plans the releases that `flexd release`, or flexd itself, requests. Such a
-// release must meet more conditions than kubelet's: flexd must observe that no pod needs
-// the mount.
+// reclaims plans the releases that `flexd release`, or flexd itself, requests. Unlike kubelet's releases
+// they require an observation that no pod needs the mount.
 func (p *planner) reclaims() {
 	for _, call := range p.w.Calls {
 		if call.Verb != Reclaim {
@@ -71,7 +70,7 @@ func (p *planner) reclaims() {
 			p.refuse(call, Busy, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
 		case !spot.This && claim == nil:
 			p.done(call)
-		case slices.Contains(p.dropped, call.Dir): // by another call, or because it is over anyway
+		case slices.Contains(p.dropped, call.Dir): // by another call, or because its mount is gone
 		default:
 			if why := p.needed(call, spot); why != "" {
 				p.refuse(call, Busy, "%s", why)
@@ -118,8 +117,8 @@ func (p *planner) needed(call Call, spot TargetState) string {
 	return ""
 }
 
-// reclaimDevice plans the deactivation of a volume without a claim. flexd
-// does so by itself only for those that it has activated.
+// reclaimDevice plans the deactivation of a volume without a claim. Without a call, flexd deactivates only
+// volumes that it has activated.
 func (p *planner) reclaimDevice(call Call) {
 	d := p.h.Device
 	switch {
@@ -134,7 +133,7 @@ func (p *planner) reclaimDevice(call Call) {
 	case p.h.LV.Pending:
 		p.serving = true
 	case p.h.LV.Presence != Present:
-		p.refuse(call, Unknown, "its metadata must be known for that: %s", orUnknown(p.h.LV.Reason))
+		p.refuse(call, Unknown, "its metadata is unknown: %s", orUnknown(p.h.LV.Reason))
 	case d.Activity == ActivityUnknown:
 		p.refuse(call, Unknown, "its device could not be inspected: %s", orUnknown(d.Reason))
 	case d.Released() && !p.w.Lease.Noted:
@@ -143,9 +142,9 @@ func (p *planner) reclaimDevice(call Call) {
 		p.refuse(call, Busy, "%s; if none of them is needed: lvchange -an %s", Kept(d.Relatives), p.h.LV.Name)
 	case d.Activity == Active && p.w.NeverDeactivate:
 		p.refuse(call, NotAllowed, "its volume group says `deactivate: never`")
-	case p.serving: // a call before this one does it
+	case p.serving: // an earlier call has planned it
 	default:
-		p.serving = true // and flexd's automatic release has nothing to add
+		p.serving = true // so that release plans nothing
 		if d.Activity == Active || d.LockLeft {
 			p.add(Step{Kind: Deactivate, Calls: p.calls("", Reclaim)})
 		}

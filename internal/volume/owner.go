@@ -13,8 +13,8 @@ func Quote(path string) string {
 	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }
 
-// A Handle is how the commands of a volume's owner reach it. flexd deactivates a volume that
-// nothing uses, so the device of now may be gone, or another volume's, when a message is read.
+// A Handle identifies a volume in the commands of its owner. flexd deactivates a volume that nothing
+// uses, so when a message is read, its device may be gone or belong to another volume.
 type Handle struct {
 	Name Name   // of a logical volume
 	File string // of a volume that is a file
@@ -29,9 +29,9 @@ func (lv LV) Handle() Handle {
 	return Handle{Name: lv.Name}
 }
 
-// Command returns the command line with which an owner applies commands to the volume; in
-// commands DEV is its device. A file gets a loop device, or its present one: a mount excludes
-// the commands then, and they exclude a mount, as on LVM.
+// Command returns the command line that runs the owner's commands on the volume, with DEV as its device.
+// A file is attached to a loop device, or its present one is used, so that the commands and a mount
+// exclude each other as on LVM.
 func (h Handle) Command(commands string) string {
 	replace := func(dev string) string { return strings.ReplaceAll(commands, "DEV", dev) }
 	switch {
@@ -43,7 +43,7 @@ func (h Handle) Command(commands string) string {
 	return fmt.Sprintf("lvchange -ay %s; %s", h.Name, replace("/dev/"+h.Name.String()))
 }
 
-// reading is Command for commands that only read.
+// reading is Command for commands that only read the volume.
 func (h Handle) reading(commands string) string {
 	if h.File != "" {
 		return strings.ReplaceAll(commands, "DEV", Quote(h.File))
@@ -51,9 +51,10 @@ func (h Handle) reading(commands string) string {
 	return h.Command(commands)
 }
 
-// EraseAdvice is the remedy for a volume that holds unexpected data: look first.
+// EraseAdvice returns the remedy for a volume with unexpected data: look at it first.
 func EraseAdvice(h Handle) string {
-	// blkdiscard refuses what has a signature, and its -f would erase what is mounted, too.
+	// wipefs comes first, because blkdiscard refuses a device with a signature; with -f it would also
+	// erase a mounted one.
 	erase := "wipefs -a DEV && blkdiscard -z DEV"
 	if h.File != "" {
 		erase = "wipefs -a DEV && blkdiscard DEV" // punches a hole in the file
@@ -61,9 +62,9 @@ func EraseAdvice(h Handle) string {
 	return fmt.Sprintf("flexd never formats over data. Look at it first: %s; only if nothing in it is needed: %s", h.reading("blkid -p DEV"), h.Command(erase))
 }
 
-// keepAdvice is the remedy for a volume that had a filesystem and shows something else now: a
-// signature may be all that hides the filesystem.
+// keepAdvice returns the remedy for a volume that had a filesystem and now has another content: perhaps
+// only a signature hides the filesystem.
 func keepAdvice(h Handle, fsType string) string {
-	return fmt.Sprintf("flexd never formats over data, and has seen %s on it before: its data may be there still. Look: %s; if the %s is among the signatures, erase only the others: %s. If it is not: copy the volume and repair the copy, or restore a backup. If nothing of it is needed: remove the volume",
+	return fmt.Sprintf("flexd never formats over data, and has seen %s on it before: its data may still be there. Look at it: %s; if the %s is among the signatures, erase only the others: %s. If it is not: copy the volume and repair the copy, or restore a backup. If its data is not needed: remove the volume",
 		fsType, h.reading("wipefs DEV"), fsType, h.Command("wipefs -o OFFSET DEV"))
 }

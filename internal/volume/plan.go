@@ -2,13 +2,12 @@ package volume
 
 import "slices"
 
-// Plan returns the steps that lead from h to w, in order: releases, then set-up, then what
-// flexd does by itself. It refuses a call that needs an unknown fact, or that conflicts
-// with the observed state. After Inspect it plans nothing more for that call, because the
-// next step depends on its result. After every step the caller observes and plans again, so
-// a crash may interrupt a plan at any step.
+// Plan returns the steps that lead from h to w, in order: releases, set-ups, then flexd's own work. It
+// refuses a call that needs an unknown fact, or that conflicts with the observed state. After Inspect it
+// plans nothing more for that call, because the next step depends on the result. After every step the
+// caller observes and plans again, so a crash may interrupt a plan at any step.
 //
-// Without a waiting call Plan never sets anything up.
+// Without a waiting call Plan never sets up a volume.
 func Plan(w Want, h Have) Verdict {
 	p := planner{w: w, h: h}
 	p.settle()
@@ -26,7 +25,7 @@ type planner struct {
 	h Have
 	v Verdict
 
-	dropped  []string // directories whose claim goes in this plan
+	dropped  []string // directories whose claim is dropped in this plan
 	unmounts []string // directories unmounted in this plan
 	serving  bool     // a set-up call is being served
 	leased   bool     // a lease is noted in this plan
@@ -53,7 +52,7 @@ func (p *planner) claim(dir string) *Claim {
 	return nil
 }
 
-// calls returns the IDs of the calls of the given verbs that are about dir; "" = those without one.
+// calls returns the IDs of the calls with these verbs for dir; "" = those without a directory.
 func (p *planner) calls(dir string, verbs ...Verb) (ids []string) {
 	for _, c := range p.w.Calls {
 		if c.Dir == dir && slices.Contains(verbs, c.Verb) {
@@ -63,16 +62,16 @@ func (p *planner) calls(dir string, verbs ...Verb) (ids []string) {
 	return ids
 }
 
-// here reports whether this volume is mounted at dir, on top or covered, or may be.
+// here reports whether this volume is, or may be, mounted at dir, on top or covered.
 func (p *planner) here(dir string) bool {
 	s := p.h.Targets[dir]
 	return s.This || s.Under || s.Unknown != ""
 }
 
-// Adopted is why flexd notes a mount that it did not make, or whose note is gone.
+// Adopted is the reason in the note of a mount that flexd did not make, or whose note was lost.
 const Adopted = "adopted from the mount table"
 
-// settle brings the notes in line with the mount table, which wins.
+// settle corrects the notes that differ from the mount table.
 func (p *planner) settle() {
 	for _, c := range p.w.Claims {
 		var (
@@ -81,14 +80,14 @@ func (p *planner) settle() {
 			release = p.calls(c.Dir, Release, Reclaim)
 		)
 		if len(release) > 0 || p.h.Targets[c.Dir].Unknown != "" {
-			continue // releases() decides, or it is unknown
+			continue // releases() plans it, or it is unknown
 		}
 		switch {
 		case here && c.Phase == Making:
-			// Its mount has appeared, so it is held, with any result of the call.
+			// Its mount has appeared, so it is held, whatever the result of the call.
 			p.add(Step{Kind: NoteHeld, Dir: c.Dir, Claim: c.Kind, Calls: setUp})
 		case here && c.Phase == Releasing:
-			// Kubelet may use the mount for a new pod by now.
+			// Kubelet may already use the mount for a new pod.
 			p.add(Step{Kind: NoteHeld, Dir: c.Dir, Claim: c.Kind, Calls: setUp, Why: "release failed"})
 		case here || len(setUp) > 0:
 		case c.Phase != Held:
@@ -105,8 +104,8 @@ func (p *planner) settle() {
 	}
 }
 
-// drop plans the end of a claim. After the last one follows a lease, which is noted first,
-// so that an active volume of flexd always has a claim or a lease.
+// drop plans the end of a claim. A lease follows the last claim, and is noted first, so that an active
+// volume of flexd always has a claim or a lease.
 func (p *planner) drop(c Claim, calls []string, why string) {
 	p.dropped = append(p.dropped, c.Dir)
 	p.add(Step{Kind: Drop, Dir: c.Dir, Claim: c.Kind, Calls: calls, Why: why, Lease: !p.h.Device.Released() && !p.holding()})
@@ -145,8 +144,7 @@ func (p *planner) kindOf(dir string) Kind {
 // readOnlyLV reports whether nothing may be written to the volume at all.
 func (p *planner) readOnlyLV() bool { return p.h.LV.ReadOnly || p.h.Device.ReadOnly }
 
-// live returns a mount of the volume, whose superblock every further mount
-// shares, or nil.
+// live returns a mount of the volume, or nil. Every further mount shares its superblock.
 func (p *planner) live() *Mount {
 	for i := range p.h.Mounts {
 		if !slices.Contains(p.unmounts, p.h.Mounts[i].Dir) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// obstacle says why no set-up may happen on this volume at all, or "".
+// obstacle returns why this volume must not be set up at all; zero = it may be.
 func (p *planner) obstacle(c Call) Refusal {
 	lv, d := p.h.LV, p.h.Device
 	switch {
@@ -24,9 +24,9 @@ func (p *planner) obstacle(c Call) Refusal {
 	case d.Activity == ActivityUnknown:
 		return refusal(Unknown, "its device could not be inspected: %s", orUnknown(d.Reason))
 	case d.Suspended && d.Loaded:
-		return refusal(Busy, "its device %s stays suspended with a second table: a command of LVM changes it, and every read waits for its end. If pvmove was interrupted: pvmove --abort. If no command of LVM runs (ps ax | grep lv), one was killed: flexd check says how the device is resumed without harm", cmp.Or(d.SuspendedBelow, d.Path))
+		return refusal(Busy, "its device %s stays suspended with a second table: a command of LVM changes it, and every read waits until that ends. If pvmove was interrupted: pvmove --abort. If no command of LVM runs (ps ax | grep lv), one was killed: flexd check says how to resume the device safely", cmp.Or(d.SuspendedBelow, d.Path))
 	case d.Suspended:
-		return refusal(Busy, "its device %s stays suspended: a snapshot or pvmove may be in progress, and every read waits for its end. If pvmove was interrupted: pvmove --abort. If lvextend was interrupted: repeat it. If no command of LVM runs: dmsetup resume %[1]s", cmp.Or(d.SuspendedBelow, d.Path))
+		return refusal(Busy, "its device %s stays suspended: a snapshot or pvmove may be in progress, and every read waits until that ends. If pvmove was interrupted: pvmove --abort. If lvextend was interrupted: repeat it. If no command of LVM runs: dmsetup resume %[1]s", cmp.Or(d.SuspendedBelow, d.Path))
 	}
 	for _, cl := range p.w.Claims {
 		if why := p.h.Targets[cl.Dir].Unknown; why != "" {
@@ -35,7 +35,7 @@ func (p *planner) obstacle(c Call) Refusal {
 	}
 	for _, m := range p.h.Mounts {
 		if m.Owner == Elsewhere && m.OtherDriver {
-			return refusal(Busy, "it is mounted at %s by another driver of kubelet's: delete the pod that uses it there, and kubelet unmounts it", m.Dir)
+			return refusal(Busy, "it is mounted at %s by another driver of kubelet: delete the pod that uses it there, and kubelet unmounts it", m.Dir)
 		}
 		if m.Owner == Elsewhere && m.BindLeft {
 			return refusal(Busy, "it is mounted at %s, as a subPath of a pod whose own mount of the volume is gone: delete that pod; if it is deleted already, restart kubelet, which unmounts it, or umount it there", m.Dir)
@@ -47,7 +47,7 @@ func (p *planner) obstacle(c Call) Refusal {
 	return Refusal{}
 }
 
-// refusal is one of a call that is still to be named.
+// refusal returns a refusal without the call.
 func refusal(code Code, f string, a ...any) Refusal {
 	return Refusal{Code: code, Reason: fmt.Sprintf(f, a...)}
 }
@@ -62,7 +62,7 @@ func because(reason string) string {
 func orUnknown(s string) string { return cmp.Or(s, "unknown") }
 
 func (p *planner) setUps() {
-	var users, mounters []Call // calls to be served, and those of them that need a mount
+	var users, mounters []Call // the calls to serve, and those of them that need a mount
 	for _, c := range p.w.Calls {
 		switch c.Verb {
 		case Check, Activate, Expand:
@@ -80,7 +80,7 @@ func (p *planner) setUps() {
 			users = append(users, c)
 		case Stage, Publish:
 			if slices.Contains(p.dropped, c.Dir) {
-				p.serving = true // a release of the same directory goes first
+				p.serving = true // a release of the same directory comes first
 				continue
 			}
 			if p.mounted(c) || p.waits(c) {
@@ -99,8 +99,8 @@ func (p *planner) setUps() {
 	p.mount(mounters)
 }
 
-// waits reports whether nothing is planned for a call yet. All set-ups need the group's
-// metadata.
+// waits reports whether nothing is planned for a call yet, because of Call.Waits or because the group's
+// metadata, which all set-ups need, is not known.
 func (p *planner) waits(c Call) bool {
 	if c.Refusal.Reason != "" {
 		return false
@@ -111,14 +111,14 @@ func (p *planner) waits(c Call) bool {
 	return waits
 }
 
-// mounted answers a Stage or Publish whose mount is there.
+// mounted answers a Stage or Publish whose mount exists.
 func (p *planner) mounted(c Call) bool {
 	if !p.h.Targets[c.Dir].This {
 		return false
 	}
 	for _, m := range p.h.Mounts {
 		if m.Dir == c.Dir && c.Verb == Publish && m.ReadOnly != c.ReadOnly {
-			p.refuse(c, Conflict, "it is mounted %s at %s already, and this call wants it %s: unmount it first", mode(m.ReadOnly), c.Dir, mode(c.ReadOnly))
+			p.refuse(c, Conflict, "it is already mounted %s at %s, and this call requests it %s: unmount it first", mode(m.ReadOnly), c.Dir, mode(c.ReadOnly))
 			return true
 		}
 	}
@@ -137,7 +137,7 @@ func mode(readOnly bool) string {
 	return "read-write"
 }
 
-// conflict says why a mount at c.Dir must not be made, or "".
+// conflict returns why the mount of c must not be made; zero = it may be.
 func (p *planner) conflict(c Call) Refusal {
 	if why := p.obstacle(c); why.Reason != "" {
 		return why
@@ -152,7 +152,7 @@ func (p *planner) conflict(c Call) Refusal {
 		if s := p.h.Targets[c.Global]; s.Under {
 			return refusal(Busy, "kubelet's global mount %s is covered by %s: unmount that first", c.Global, s.Other)
 		} else if s.Other != "" {
-			return refusal(Conflict, "kubelet's global mount %s holds another volume (%s): two inline volumes of one name collide there; give the pods' volumes different names, or use PVs, or the driver without attach", c.Global, s.Other)
+			return refusal(Conflict, "kubelet's global mount %s has another volume (%s): two inline volumes have the same name; give the pods' volumes different names, or use PVs, or the driver without attach", c.Global, s.Other)
 		}
 	}
 	if c.Verb == Stage {
@@ -173,7 +173,7 @@ func (p *planner) conflict(c Call) Refusal {
 			return refusal(Conflict, "its device is read-only, as its file was when it was attached: mount it with readOnly: true, or delete the pods that use it, and it is attached anew; if its group has `deactivate: never`: losetup -d %s", p.h.Device.Path)
 		}
 		if !p.h.LV.ReadOnly {
-			return refusal(Conflict, "its device is read-only: mount it with readOnly: true, or let it be written again: blockdev --setrw %s, and if that changes nothing, delete the pods that use it, and it is activated anew; if it is read-only then, too, activation/read_only_volume_list in lvm.conf has it", p.device())
+			return refusal(Conflict, "its device is read-only: mount it with readOnly: true, or make it writable: blockdev --setrw %s. If that has no effect, delete the pods that use it, and it is activated anew. If it is still read-only, remove it from activation/read_only_volume_list in lvm.conf", p.device())
 		}
 		return refusal(Conflict, "the logical volume is read-only: mount it with readOnly: true")
 	}
@@ -187,21 +187,21 @@ func (p *planner) conflict(c Call) Refusal {
 	case p.h.FS.Content == Truncated:
 		return p.truncated()
 	case live.SuperReadOnly && !p.readOnlyLV():
-		return refusal(Damaged, "its %s went read-only, which the kernel does on errors: look at dmesg and at the disk; then delete the pods that use it: the next mount runs fsck. An ext4 with the feature read-only is mounted so as well: tune2fs -O ^read-only", live.Type)
+		return refusal(Damaged, "its %s became read-only, which the kernel does after errors: look at dmesg and at the disk; then delete the pods that use it: the next mount runs fsck. An ext4 with the feature read-only is also mounted like that: tune2fs -O ^read-only", live.Type)
 	case c.FSType != "" && c.FSType != live.Type:
 		return otherType(live.Type, c.FSType)
 	}
 	if diff := optionsDiffer(c.Super, p.h.Mounts); diff != "" {
-		return refusal(Conflict, "the filesystem is mounted already with other mount options (%s); all users of a volume share them", diff)
+		return refusal(Conflict, "the filesystem is already mounted with other mount options (%s); all users of a volume share them", diff)
 	}
 	return Refusal{}
 }
 
 func (p *planner) twoNames(dir string) Refusal {
-	return refusal(Conflict, "it is staged already at %s: kubelet knows it under two names there, and could then never unmount either; use one PV (or one inline volume name) for one logical volume", dir)
+	return refusal(Conflict, "it is already staged at %s: kubelet has two names for it, and would then never unmount either mount; use one PV (or one inline volume name) for one logical volume", dir)
 }
 
-// younger reports whether the claim at dir belongs to a call that arrived after c.
+// younger reports whether the call of the claim at dir arrived after c.
 func (p *planner) younger(dir string, c Call) bool {
 	for _, o := range p.w.Calls {
 		if o.ID == c.ID {
@@ -222,8 +222,8 @@ func failed(fs FS) Refusal {
 	return refusal(Damaged, "its %s is in error (%s): look at dmesg and at the disk, and back up what can be read; then delete the pods that use it: the next mount runs fsck", what, orUnknown(fs.What))
 }
 
-// truncated describes a filesystem that is larger than its device. It does not advise fsck,
-// which would drop the blocks beyond the end.
+// truncated refuses a filesystem that is larger than its device. It does not advise fsck, which would
+// discard the blocks beyond the end.
 func (p *planner) truncated() Refusal {
 	name, fs, d := p.h.LV.Name, p.h.FS, p.h.Device
 	remedy := CutLV(fs.Size, p.h.LV.Size, name)
@@ -234,38 +234,38 @@ func (p *planner) truncated() Refusal {
 		fs.Type, Bytes(fs.Size), p.device(), Bytes(d.Size), remedy)
 }
 
-// CutLV is the remedy for a filesystem of that size on a smaller device of a logical volume, whose
-// size in the metadata is lv (0 = unknown). LVM takes the extents of an extension where it likes.
+// CutLV returns the remedy for a filesystem of that size on a smaller device of a logical volume; lv is
+// the volume's size in the metadata (0 = unknown). An extension may use other extents than before.
 func CutLV(size, lv int64, name Name) string {
 	switch {
 	case lv >= size:
-		return "run no fsck; the metadata has that size, so: lvchange --refresh " + name.String()
+		return "do not run fsck; the metadata has that size, so: lvchange --refresh " + name.String()
 	case lv == 0:
-		return fmt.Sprintf("run no fsck. If lvs shows at least %d bytes: lvchange --refresh %s. If not, %s", size, name, restoreCut(size, name))
+		return fmt.Sprintf("do not run fsck. If lvs shows at least %d bytes: lvchange --refresh %s. If not, %s", size, name, restoreCut(size, name))
 	}
-	return "run no fsck; " + restoreCut(size, name)
+	return "do not run fsck; " + restoreCut(size, name)
 }
 
 func restoreCut(size int64, name Name) string {
-	return fmt.Sprintf("restore the metadata from before the reduction, if nothing else in %[2]s was changed since: vgcfgrestore --list %[2]s; vgcfgrestore -f FILE %[2]s, with the FILE from *before* the lvreduce; lvchange --refresh %[3]s. Only in a thin pool, or if its old extents are certainly the first free ones (lvs -o+seg_pe_ranges, pvs --segments): lvextend -L %[1]db %[3]s. It takes other extents otherwise, which damages the filesystem", size, name.VG, name)
+	return fmt.Sprintf("restore the metadata from before the reduction, if nothing else in %[2]s was changed since: vgcfgrestore --list %[2]s; vgcfgrestore -f FILE %[2]s, with the FILE from *before* the lvreduce; lvchange --refresh %[3]s. Only in a thin pool, or if its old extents are certainly the first free ones (lvs -o+seg_pe_ranges, pvs --segments): lvextend -L %[1]db %[3]s. Otherwise it uses other extents, which damages the filesystem", size, name.VG, name)
 }
 
-// CutFile is the remedy for a filesystem of that size on a loop device that is smaller. What is
-// beyond the end of its file is zeros, which fsck -p of a clean ext4 does not notice.
+// CutFile returns the remedy for a filesystem of that size on a smaller loop device. The space beyond the
+// end of its file would be zeros, which fsck -p of a clean ext4 does not detect.
 func CutFile(size, file int64, path, loop string) string {
 	if file >= size {
 		return "its file has that size: losetup -c " + loop
 	}
-	return fmt.Sprintf("what was beyond the end of its file is lost, so restore a backup of %[2]s. Without one, copy off what can be read; then, without pods, truncate -s %[1]d %[2]s, and check all of it (e2fsck -f, xfs_repair or btrfs check) before it is used again: parts of its files may be zeros", size, Quote(path))
+	return fmt.Sprintf("the data beyond the end of its file is lost, so restore a backup of %[2]s. Without one, copy off what can be read; then, without pods, truncate -s %[1]d %[2]s, and check all of it (e2fsck -f, xfs_repair or btrfs check) before it is used again: parts of its files may be zeros", size, Quote(path))
 }
 
 func otherType(found, wanted string) Refusal {
 	return refusal(Conflict, "it holds %s, and fsType asks for %s: correct fsType; flexd never formats over data", found, wanted)
 }
 
-// optionsDiffer compares the wanted superblock options with those of the live superblock:
-// with the options requested at its mount or, if no note has them, with the mount table,
-// which does not show every default.
+// optionsDiffer compares the wanted superblock options with the live superblock: with the options that
+// were requested at its mount or, without a note of them, with the mount table, which does not show
+// every default.
 func optionsDiffer(want []string, mounts []Mount) string {
 	for _, m := range mounts {
 		if m.AskedKnown {
@@ -290,8 +290,7 @@ func list(options []string) string {
 	return strings.Join(options, ",")
 }
 
-// activate plans the note of a lease and then the activation, which every user of the
-// device needs.
+// activate plans the note of a lease, and then the activation, for the users of the device.
 func (p *planner) activate(users []Call) {
 	var ids, heal []string
 	for _, c := range users {

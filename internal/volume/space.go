@@ -3,10 +3,10 @@ package volume
 // A Space is the space of a volume group.
 type Space struct {
 	Size     int64
-	Free     int64 // that new volumes can get; without a thin pool's
+	Free     int64 // for new volumes, without the space of thin pools
 	Largest  int64 // the largest volume that can be created
-	Refused  error // why none can be, if Largest is 0
-	Unusable bool  // that is not for lack of space
+	Refused  error // why no volume can be created, if Largest is 0
+	Unusable bool  // Refused is not about space
 	Disks    []Disk
 }
 
@@ -20,12 +20,11 @@ type Disk struct {
 	NotAllocatable bool // pvchange -xn
 }
 
-// NewNamespace is no namespace that a pod can have: it has no volumes.
+// NewNamespace stands for a namespace without volumes. No namespace can have this name.
 const NewNamespace = "-"
 
-// Largest returns the largest size up to limit that refuse accepts; larger sizes than one
-// that is refused are refused as well. It is limit or a multiple of unit. If it is 0, the
-// error is the refusal of the smallest size.
+// Largest returns the largest size up to limit that refuse accepts: limit, a multiple of unit, or 0 with
+// the refusal of the smallest size. If refuse refuses a size, it must refuse all larger sizes.
 func Largest(unit, limit int64, refuse func(size int64) error) (int64, error) {
 	if limit <= 0 || refuse(limit) == nil {
 		return max(limit, 0), nil
@@ -44,19 +43,19 @@ func Largest(unit, limit int64, refuse func(size int64) error) (int64, error) {
 	return low * unit, nil
 }
 
-// A Filling is how full a mounted filesystem is.
+// A Filling is the usage of a mounted filesystem.
 type Filling struct {
 	Size       int64  `json:"size"`
 	Used       int64  `json:"used"`
-	Free       int64  `json:"free"`   // without what is reserved for root
-	Inodes     uint64 `json:"inodes"` // 0 = it makes them as needed
+	Free       int64  `json:"free"`   // without the blocks reserved for root
+	Inodes     uint64 `json:"inodes"` // 0 = it creates inodes as needed
 	InodesUsed uint64 `json:"inodesUsed"`
 
 	Unknown string `json:"unknown,omitempty"` // why the other fields are not known
 }
 
-// Full returns why no file can be written; "" = files can be. A filesystem refuses writes while
-// it still has a few blocks, which its own metadata may need.
+// Full returns why no file can be written; "" = files can be written. A filesystem keeps a few blocks for
+// its own metadata.
 func (f Filling) Full() string {
 	switch {
 	case f.Unknown != "" || f.Size <= 0:

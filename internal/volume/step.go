@@ -2,11 +2,11 @@ package volume
 
 import "strings"
 
-// A StepKind is one thing the reconciler can do to a volume.
+// A StepKind is an operation of the reconciler on a volume.
 type StepKind uint8
 
-// The kinds of step. Writing notes and records are steps, too, so that the planner decides
-// their order, and its tests check it.
+// The kinds of step. Notes and records are written in steps of their own, so that the planner decides their
+// order, and its tests check it.
 const (
 	NoteMaking StepKind = iota + 1
 	NoteHeld
@@ -16,11 +16,11 @@ const (
 	DropLease
 	CreateVolume
 	ActivateDevice
-	Inspect // look at the device's content
-	Format  // prove blank, record durably that mkfs starts, mkfs
+	Inspect // read the device's content
+	Format  // prove the device blank, write the record durably, run mkfs
 	RecordSeen
 	CheckFS
-	MountVolume // mount, in one instant
+	MountVolume // in one instant
 	Unmount
 	Extend
 	Grow
@@ -54,7 +54,7 @@ func (k StepKind) String() string {
 	return "unknown step"
 }
 
-// SetsUp reports whether the step may only be taken for a waiting call.
+// SetsUp reports whether the step needs a waiting call.
 func (k StepKind) SetsUp() bool {
 	switch k {
 	case NoteMaking, CreateVolume, ActivateDevice, Format, CheckFS, MountVolume, Extend:
@@ -63,20 +63,20 @@ func (k StepKind) SetsUp() bool {
 	return false
 }
 
-// A Step is one thing to do, in the order of Verdict.Steps.
+// A Step is one operation of a plan.
 type Step struct {
 	Kind   StepKind
 	Dir    string   // the claim or mount point it is about
 	Claim  Kind     // for steps about a claim
 	FSType string   // Format, RecordSeen, CheckFS, MountVolume
 	Size   int64    // CreateVolume, Extend: wanted bytes
-	Blank  bool     // Extend: what is added is to be blank
-	Repeat bool     // Format: over what an earlier, cut mkfs of ours left
+	Blank  bool     // Extend: zero the added space
+	Repeat bool     // Format: over the remains of an interrupted mkfs of flexd
 	Lease  bool     // Drop: note a lease first
-	Below  int      // Unmount: how many more mounts of the volume are there, to be unmounted after this one
+	Below  int      // Unmount: the number of mounts of the volume under this one, to be unmounted next
 	Alone  bool     // Unmount: only if no other mount namespace has the device
 	Why    string   // NoteHeld, Drop: for the operator
-	Calls  []string // the calls that wait for it, which fail when it fails; none = flexd's own work
+	Calls  []string // the calls that wait for the step, and fail if it fails; none = flexd's own work
 }
 
 func (s Step) String() string {
@@ -101,15 +101,14 @@ func (s Step) String() string {
 type Refusal struct {
 	Call   string
 	Code   Code
-	Reason string // what is in the way, and the owner's way out
+	Reason string // the cause, and the remedy for the owner
 }
 
-// A Verdict is the result of Plan. Every call is in Done, in Refused, or waits for one of
-// the Steps (or for those of another call), for what Call.Waits says, or for the metadata of
-// its group.
+// A Verdict is the result of Plan. Every call is in Done or in Refused, or it waits: for one of the Steps
+// or those of another call, because of Call.Waits, or for the metadata of its group.
 type Verdict struct {
 	Steps   []Step
 	Refused []Refusal
-	Done    []string // calls whose wish is seen to hold
-	Waiting bool     // a call waits, or flexd's own work for a suspended device: look again soon
+	Done    []string // calls whose requested state was observed
+	Waiting bool     // a call waits, or flexd's own work waits for a suspended device: observe again soon
 }

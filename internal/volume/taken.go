@@ -2,8 +2,8 @@ package volume
 
 import "fmt"
 
-// A Taken is a volume that is active on this node, and whose lock this node does not hold any
-// more: another has taken it over, because this node looked dead.
+// A Taken is a volume that is active on this node, but whose lock another node has taken over, because
+// this node seemed dead.
 type Taken struct {
 	Name   Name
 	UUID   UUID
@@ -13,7 +13,7 @@ type Taken struct {
 	Fenced bool   // all its reads and writes fail
 }
 
-// Reason says what has happened.
+// Reason describes the takeover.
 func (t Taken) Reason() string {
 	now := "which no host has now"
 	if t.Holder.HostID != 0 {
@@ -22,7 +22,7 @@ func (t Taken) Reason() string {
 	return fmt.Sprintf("another host took over its lock, %s, while it was active here: was this node's time stopped (virsh suspend, a snapshot of its memory)?", now)
 }
 
-// A Used is an active volume of a group whose locks are lost, of flexd or not.
+// A Used is an active volume of a group whose locks are lost, whether flexd has activated it or not.
 type Used struct {
 	Name Name
 	UUID UUID

@@ -39,7 +39,7 @@ func (p *planner) unmount(dir string, calls []string, alone bool) {
 	p.drop(Claim{Kind: kind, Dir: dir}, calls, "")
 }
 
-// release plans the lease after a mount that is gone, and the deactivation.
+// release plans the lease of a claim whose mount is gone, and the deactivation.
 func (p *planner) release() {
 	if p.serving || p.holding() {
 		return
@@ -59,7 +59,7 @@ func (p *planner) release() {
 	case lease.Live:
 	case d.Released(), d.Activity == Active && p.w.NeverDeactivate && len(p.h.Mounts) == 0:
 		p.add(Step{Kind: DropLease})
-	case (d.Activity == Active || d.LockLeft) && len(p.h.Mounts) == 0 && Kept(d.Relatives) == "": // also one that may not be used any more
+	case (d.Activity == Active || d.LockLeft) && len(p.h.Mounts) == 0 && Kept(d.Relatives) == "": // also a volume that must not be used any more
 		p.add(Step{Kind: Deactivate})
 		p.add(Step{Kind: DropLease})
 	}

@@ -1,10 +1,9 @@
-// Package volume is the planner: Want has the requests and claims of one volume, Have its
-// observed state, and Plan returns the steps that lead from one to the other.
+// Package volume is the planner: Want has the requests and claims of one volume, Have its observed
+// state, and Plan returns the steps that lead from Have to Want.
 //
-// It is pure: no I/O, no clock, no lock. Every fact that a step depends on is a field of
-// Have; every possible cause of a step is a field of Want. The zero value of every observed
-// fact is "unknown", which is never "absent": nothing that needs an unknown fact is
-// planned.
+// The package is pure: it has no I/O, no clock and no lock. Every fact that a step depends on is a field
+// of Have, and every possible cause of a step is a field of Want. The zero value of an observed fact
+// means "unknown", not "absent": Plan plans no step that needs an unknown fact.
 package volume
 
 import (
@@ -12,8 +11,8 @@ import (
 	"strings"
 )
 
-// A Name is a logical volume's name in kubelet's options. It is only used to find the
-// volume; from then on flexd identifies it by its UUID.
+// A Name is a logical volume's name in kubelet's options. flexd uses it only to find the volume, and
+// then identifies the volume by its UUID.
 type Name struct {
 	VG string `json:"vg"`
 	LV string `json:"lv"`
@@ -33,7 +32,7 @@ func (u UUID) Earlier() UUID {
 	return UUID(lv)
 }
 
-// An Identity says which volume a device is of; a UUID of "" = of none of flexd's.
+// An Identity is the volume of a device; UUID "" = it is not a volume of flexd.
 type Identity struct {
 	UUID UUID
 	Name Name // zero = not known any more
@@ -42,8 +41,8 @@ type Identity struct {
 // Presence says whether a logical volume exists.
 type Presence uint8
 
-// The presences of a volume. Foreign means: a volume or file with that name exists, but
-// flexd must not use it (LV.Reason has the reason).
+// The presences of a volume. Foreign: a volume or file with that name exists, but flexd must not use it
+// (see LV.Reason).
 const (
 	PresenceUnknown Presence = iota
 	Absent
@@ -60,13 +59,13 @@ type LV struct {
 	ReadOnly bool      `json:"readOnly,omitempty"` // the LV itself, not a mount of it
 	Reason   string    `json:"reason,omitempty"`   // why it is Foreign, or why it is unknown
 	Created  bool      `json:"created,omitempty"`  // created by flexd
-	Zero     bool      `json:"-"`                  // space that is added to it contains other data, and is to be zeroed first
-	Unzeroed int64     `json:"-"`                  // it was blank and had this size, and was extended: what was added may contain other data; 0 = it was not
+	Zero     bool      `json:"-"`                  // added space may contain other data, and is to be zeroed first
+	Unzeroed int64     `json:"-"`                  // its size when it was extended while blank: the added space may contain other data; 0 = it was not
 	Now      Name      `json:"-"`                  // Absent by its name: its present name, if its device shows it
-	Pending  bool      `json:"-"`                  // its group has not answered yet: what needs its metadata waits
+	Pending  bool      `json:"-"`                  // its group's metadata is not known yet: steps that need it wait
 	Family   []LV      `json:"-"`                  // volumes that are activated together with this one
 	Tagged   RecordTag `json:"-"`                  // its format record in its tags
-	File     File      `json:"-"`                  // of a volume that is one
+	File     File      `json:"-"`                  // for a volume that is a file
 }
 
 // A File is the file that a look-up found; zero = not known.
@@ -91,24 +90,24 @@ type Device struct {
 	Path      string   `json:"path,omitempty"`    // the kernel's own node, such as /dev/loop3
 	Link      string   `json:"link,omitempty"`    // the stable name handed to kubelet
 	Number    string   `json:"number,omitempty"`  // "major:minor"
-	Checked   uint64   `json:"checked,omitempty"` // up to this diskseq, all devices were compared with it or do not answer
+	Checked   uint64   `json:"checked,omitempty"` // all devices up to this diskseq were compared with it or do not respond
 	Seq       uint64   `json:"seq,omitempty"`     // diskseq: this incarnation of the device, never reused in a boot
 	Size      int64    `json:"size,omitempty"`    // bytes
 	ReadOnly  bool     `json:"readOnly,omitempty"`
 	Suspended bool     `json:"suspended,omitempty"`
 	Reason    string   `json:"reason,omitempty"` // why it is unknown, or why it must not be used
 	Unusable  bool     `json:"unusable,omitempty"`
-	Unsound   string   `json:"unsound,omitempty"` // why nothing may be formatted on it, "" = nothing is known against it
+	Unsound   string   `json:"unsound,omitempty"` // why it must not be formatted, "" = no reason is known
 
-	// Reshaped is the RAID, its own or one below it, that the kernel reshapes: what is behind its earlier
-	// size cannot be read or written until that ends.
+	// Reshaped is the RAID, the volume itself or below it, that the kernel reshapes: the space beyond its old
+	// size cannot be read or written until the reshape ends.
 	Reshaped string `json:"reshaped,omitempty"`
 
-	Loaded         bool   `json:"-"` // and has a table that replaces its present one when it is resumed
-	SuspendedBelow string `json:"-"` // that device, if it is one below, such as that of a thin pool
+	Loaded         bool   `json:"-"` // the suspended device has an inactive table, which a resume makes active
+	SuspendedBelow string `json:"-"` // the suspended device, if it is below this one, for example of a thin pool
 
 	Unlocked  bool       `json:"-"` // in a shared group: its lock is not known to be held
-	LockLeft  bool       `json:"-"` // it is inactive, and a command that was interrupted may have left its lock on this node
+	LockLeft  bool       `json:"-"` // it is inactive, and this node may hold its lock after an interrupted command
 	Relatives []Relative `json:"-"` // volumes that are deactivated together with this one
 }
 
@@ -118,7 +117,7 @@ func Reshaping(raid string) string {
 	return fmt.Sprintf("the RAID %s is being reshaped (lvconvert); lvs -a -o name,sync_percent %s shows how far that is", raid, vg)
 }
 
-// Released reports whether the volume is inactive and this node has no lock of it.
+// Released reports whether the volume is inactive and this node does not hold its lock.
 func (d Device) Released() bool { return d.Activity == Inactive && !d.LockLeft }
 
 // A Relative is an active volume that is deactivated together with another: LVM deactivates
@@ -126,12 +125,12 @@ func (d Device) Released() bool { return d.Activity == Inactive && !d.LockLeft }
 type Relative struct {
 	Name    Name
 	UUID    UUID
-	Open    int   // how often its device is open
-	Claimed bool  // kubelet wants it, or has it
-	Lease   Lease // without one noted, flexd has not activated it
+	Open    int   // the number of openers of its device
+	Claimed bool  // it has a claim
+	Lease   Lease // not noted = flexd has not activated it
 }
 
-// Kept describes the relative that keeps a volume active, with the reason; "" = none does.
+// Kept describes the relative that prevents the deactivation of a volume, with the reason; "" = none.
 func Kept(relatives []Relative) string {
 	for _, r := range relatives {
 		why := ""
@@ -157,15 +156,15 @@ type Content uint8
 
 // The contents of a device.
 const (
-	ContentUnknown   Content = iota // not looked at in this turn
-	Blank                           // proved: no signature, and zero where a filesystem keeps its superblocks
-	Filesystem                      // a filesystem flexd can mount (FS.Type)
-	ForeignContent                  // data, or a signature that is no filesystem of ours (FS.What)
-	FilesystemFailed                // a filesystem that is in error (FS.What)
+	ContentUnknown   Content = iota // not inspected in this turn
+	Blank                           // proven: no signature, and zeros where a filesystem keeps its superblocks
+	Filesystem                      // a filesystem that flexd can mount (FS.Type)
+	ForeignContent                  // data, or the signature of anything else (FS.What)
+	FilesystemFailed                // a filesystem in error (FS.What)
 	Truncated                       // a filesystem of FS.Size bytes, larger than its device
 )
 
-// Use reports whether anything else uses a device that flexd has not mounted.
+// Use is the use of a device that flexd has not mounted.
 type Use uint8
 
 // The uses of a device.
@@ -176,27 +175,26 @@ const (
 	Unmounted // the kernel has its filesystem active without a mount: usually frozen
 )
 
-// An FS has the facts about the filesystem on a device. A child reads them, and they are
-// valid for one turn of the lane.
+// An FS has the facts about the filesystem on a device. A child reads them; they are valid for one turn of
+// the lane.
 type FS struct {
 	Content Content `json:"content"`
 	Type    string  `json:"type,omitempty"` // ext4, xfs, btrfs
 	Size    int64   `json:"size,omitempty"` // bytes; 0 = unknown
-	What    string  `json:"what,omitempty"` // what was found at which offset, or what is wrong
-	// Leftover: ForeignContent that may be the remains of an interrupted mkfs: no
-	// superblock, no backup superblock, nothing in the first kilobyte, no block full of
-	// data.
+	What    string  `json:"what,omitempty"` // the data found and its offset, or the error
+	// Leftover: ForeignContent may be the remains of an interrupted mkfs: no superblock, no
+	// backup superblock, nothing in the first kilobyte, no block full of data.
 	Leftover bool `json:"leftover,omitempty"`
 	Unclean  bool `json:"unclean,omitempty"` // fsck may have to read the whole filesystem
 	Checked  bool `json:"checked,omitempty"`
-	Made     bool `json:"made,omitempty"`  // mkfs ended well in this turn
-	Grown    bool `json:"grown,omitempty"` // grown to the device's present size in this turn
-	// Of a device that is not mounted:
+	Made     bool `json:"made,omitempty"`  // mkfs succeeded in this turn
+	Grown    bool `json:"grown,omitempty"` // extended to the device's present size in this turn
+	// For a device that is not mounted:
 	Use    Use    `json:"use,omitempty"`
-	UsedBy string `json:"usedBy,omitempty"` // its users, and the way out where it is known
+	UsedBy string `json:"usedBy,omitempty"` // its users, and the remedy if it is known
 }
 
-// A Kind is the kind of kubelet's directory that a claim is for.
+// A Kind is the kind of a claim's directory.
 type Kind string
 
 // The kinds of claim.
@@ -208,14 +206,14 @@ const (
 // A Phase is the phase of a claim.
 type Phase string
 
-// The phases of a claim. The mount table wins every dispute with them.
+// The phases of a claim. Where they differ, the mount table is authoritative.
 const (
-	Making    Phase = "making"    // noted before its first step
+	Making    Phase = "making"    // noted before the first step of the set-up
 	Held      Phase = "held"      // noted before the answer
-	Releasing Phase = "releasing" // noted before its first undo step
+	Releasing Phase = "releasing" // noted before the first step of the release
 )
 
-// A Claim says that kubelet wants, or has, the volume mounted at Dir.
+// A Claim records that kubelet has requested the volume at Dir.
 type Claim struct {
 	Kind  Kind
 	Dir   string
@@ -235,21 +233,21 @@ type Mount struct {
 	ReadOnly      bool     // the mount's own attribute
 	SuperReadOnly bool     // the superblock's
 	Type          string   // filesystem type
-	Super         []string // superblock options as the kernel shows them
-	Subvolume     string   // the id of the btrfs subvolume that it shows; "" = unknown, or no btrfs
-	Asked         []string // those flexd was asked for when it was mounted, if AskedKnown
+	Super         []string // superblock options in the mount table
+	Subvolume     string   // the id of the mounted btrfs subvolume; "" = unknown, or not a btrfs
+	Asked         []string // the superblock options requested when it was mounted, if AskedKnown
 	AskedKnown    bool
 	Owner         Owner
 	Kind          Kind // for Owner Ours
-	OtherDriver   bool // for Owner Elsewhere: at a directory of another driver, for which pods may use it
-	BindLeft      bool // for Owner Elsewhere: a bind of kubelet's (subPath) whose original is gone
+	OtherDriver   bool // for Owner Elsewhere: at a directory of another driver, so pods may use it
+	BindLeft      bool // for Owner Elsewhere: a subPath bind of kubelet whose original mount is gone
 }
 
 // An Owner is the owner of a mount.
 type Owner uint8
 
-// The owners. Kubelet's own mounts (subPath) keep a volume in use but cause no refusal;
-// Elsewhere means a mount of the volume outside kubelet's directories.
+// The owners. Kubelet's own mounts (subPath) keep a volume in use, but cause no refusal. Elsewhere is a
+// mount outside kubelet's directories.
 const (
 	Ours Owner = iota + 1
 	Kubelets
@@ -258,15 +256,15 @@ const (
 
 // A TargetState is the state of one directory in the mount table.
 type TargetState struct {
-	Unknown string // why the mount there is unknown; the other fields mean nothing then
+	Unknown string // why the mount there is unknown; then the other fields mean nothing
 	This    bool   // this volume is mounted there, on top
-	Below   int    // how many more mounts of it are there, under that one
-	Other   string // something else is on top: its description; "" = nothing
+	Below   int    // the number of further mounts of this volume there, under the top one
+	Other   string // the description of another mount on top; "" = none
 	Under   bool   // this volume is mounted there, covered by Other
-	Gone    bool   // the directory does not exist (only looked at for claims whose mount is missing)
+	Gone    bool   // the directory does not exist (known only for claims without their mount)
 
-	Pod       Life   // of the pod whose directory it is (only looked at for a call that lets an orphan go)
-	PodReason string // why it is unknown, or how it is known
+	Pod       Life   // the life of the pod with this directory (known only for the release of an orphan)
+	PodReason string // why Pod is unknown, or the evidence
 }
 
 // A Life is the state of a pod's processes.
@@ -285,29 +283,29 @@ type Have struct {
 	Device        Device
 	FS            FS
 	Record        Record
-	RecordType    string   // the filesystem that was being made, or was seen
+	RecordType    string   // the filesystem in the record
 	RecordLate    string   // Formatting: why that mkfs must not be repeated any more
-	RecordName    Name     // the volume's name there
-	RecordFile    string   // its path
-	RecordTags    []string // those of the volume that say the same
-	RecordReason  string   // why it is unknown
-	RecordPartial bool     // not all places that must have the record say "seen"
+	RecordName    Name     // the volume's name in the record
+	RecordFile    string   // the path of the record
+	RecordTags    []string // the volume's tags with the same record
+	RecordReason  string   // why the record is unknown
+	RecordPartial bool     // the record or a required tag does not say "seen"
 	Mounts        []Mount
 	Targets       map[string]TargetState // for the directories of claims and calls, and kubelet's global directory of a call
 }
 
-// A Place is what a directory is to the frontend that it belongs to; zero = nothing.
+// A Place describes a directory of a frontend; zero = it is not one.
 type Place struct {
 	Kind Kind   // a volume is mounted there; "" = none
 	Bind bool   // a part of a volume that is mounted elsewhere is bound there
 	Name string // the frontend's name for the volume
-	Pod  string // the uid of the pod that it is published for
+	Pod  string // the uid of its pod
 
 	OtherDriver bool // another driver mounts volumes there
 }
 
-// A Stray is a directory for a volume that is not empty although nothing is mounted
-// there: its frontend cannot remove it.
+// A Stray is a volume's directory that is not empty, although nothing is mounted there: its frontend
+// cannot remove it.
 type Stray struct {
 	Place
 	Dir   string
@@ -319,17 +317,17 @@ type Verb uint8
 
 // The verbs of waiting calls.
 const (
-	Check    Verb = iota + 1 // the volume is here and may be used
+	Check    Verb = iota + 1 // the volume exists and may be used
 	Activate                 // it has a device, and a lease
 	Stage                    // it is mounted once for all of its pods
 	Publish                  // it is mounted for a pod
 	Release                  // it is not mounted at the directory
 	Expand                   // it and its filesystem are larger
-	Reclaim                  // flexd release: release an orphan, the mount at Dir or, without one, the device
-	Create                   // for a call whose volume does not exist, in the lane of its name
-	Find                     // for a call whose volume cannot be looked up yet, likewise: it can
+	Reclaim                  // an orphan is released: the mount at Dir or, without Dir, the device
+	Create                   // the volume is created, in the lane of its name
+	Find                     // the volume can be looked up, in the lane of its name
 
-	// These are not for Plan: they are answered without the volume's lane.
+	// Plan does not get these: they are answered without the volume's lane.
 	Exists   // the volume exists, active or not
 	EndLease // the volume need not stay active
 )
@@ -343,11 +341,11 @@ type Call struct {
 	ReadOnly bool     // the mount is to be read-only
 	FSType   string   // wanted filesystem, "" = the existing one, DefaultFSType when blank
 	Super    []string // wanted superblock options, sorted
-	Size     int64    // wanted bytes; but for Expand, only a blank volume that flexd created is extended to it
+	Size     int64    // wanted bytes; except for Expand, only a blank volume of flexd is extended to it
 	MaxSize  int64    // the volume group's limit in bytes, 0 = none
-	Refusal  Refusal  // why the configuration refuses this call; zero = it does not
-	NoFormat Refusal  // why no filesystem may be made for it on a blank volume; zero = one may
-	Waits    bool     // for what flexd cannot hasten: nothing is planned for it now, and only what holds already is its answer
+	Refusal  Refusal  // why the configuration forbids this call; zero = it does not
+	NoFormat Refusal  // why it must not format a blank volume; zero = it may
+	Waits    bool     // the call waits, for example for another node: Plan plans no step for it now, and answers it only if the requested state already exists
 	Alone    bool     // for Reclaim: only if no other mount namespace has the device
 }
 
@@ -360,6 +358,6 @@ type Want struct {
 	Lease           Lease
 	Calls           []Call
 	NeverDeactivate bool // the VG says `deactivate: never`
-	Grow            bool // a mount of this daemon's life found the filesystem smaller than its device
-	Recheck         bool // the kernel complained about the mounted filesystem: look at it
+	Grow            bool // this flexd found the filesystem smaller than its device at a mount
+	Recheck         bool // the kernel has logged an error of the mounted filesystem: inspect it
 }

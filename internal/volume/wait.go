@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// A WaitError reports that a step cannot succeed yet, and will without a change of its
-// request: another host has the volume active, or the locks of its shared volume group are
-// being started. Requests for the volume wait, and the step is tried again.
+// A WaitError reports that a step cannot succeed yet, but can later without a change of the request:
+// another host has the volume active, or the locks of its shared volume group are being started.
+// Requests for the volume wait, and the step is tried again.
 type WaitError struct {
-	Reason string        // what the step waits for, with the remedy if there is one and no Holder; without the volume's name
+	Reason string        // without the volume's name; with the remedy, if there is one and no Holder
 	Holder *Holder       // the host that has the volume active, if that is the reason
-	Retry  time.Duration // when the step is worth another try; 0 = after a second
-	Err    error         // the cause; it has the code
+	Retry  time.Duration // the time until the next try; 0 = a second
+	Err    error         // the cause, with the code
 }
 
-// Error is the reason, with the known facts about the holder and the remedy.
+// Error returns the reason, with the known facts about the holder and the remedy.
 func (e *WaitError) Error() string {
 	if e.Holder == nil {
 		return e.Reason
@@ -30,11 +30,11 @@ func (e *WaitError) Unwrap() error { return e.Err }
 // A Holder is another host that has a volume of a shared volume group active.
 type Holder struct {
 	HostID  int       // sanlock's; 0 = unknown
-	Host    string    // the name that it gave itself; "" = unknown
-	Since   time.Time // when this node first saw it; the lock manager keeps no time
+	Host    string    // its own name; "" = unknown
+	Since   time.Time // when this node first saw it, since the lock manager stores no time
 	State   string    // of its lease, see the constants
-	Renewed time.Time // when its lease was renewed last, on this node's clock; zero = unknown
-	Shared  bool      // for reading: other hosts may hold it for reading, too
+	Renewed time.Time // the last renewal of its lease, on this node's clock; zero = unknown
+	Shared  bool      // it holds the volume for reading, as other hosts may, too
 	FreeAt  time.Time // when the lock can be taken over if the host is dead; zero = unknown or live
 }
 
@@ -46,11 +46,11 @@ const (
 	LeaseUnknown = "unknown"
 )
 
-// deletePod is what frees a volume of a host that lives. The pod may be known to that host only: after
-// a forced detach, or a forced deletion.
+// deletePod is the remedy for a volume that a live host has active. After a forced detach or a forced
+// deletion only that host may know the pod.
 const deletePod = "delete the pod that uses the volume there; if there is none, check that kubelet runs there, or power that host off"
 
-// Name is the name of the host, with its host id.
+// Name returns the name of the host with its host id.
 func (h *Holder) Name() string {
 	switch {
 	case h.Host == "" && h.HostID == 0:
@@ -80,13 +80,13 @@ func (h *Holder) String() string {
 		b.WriteString(": " + deletePod)
 	case LeaseFailing:
 		b.WriteString(", it does not renew its lease")
-		at(" (renewed last at %s)", h.Renewed)
+		at(" (last renewed at %s)", h.Renewed)
 		b.WriteString(": if that host is dead, the lock manager frees the volume")
 		at(" at %s", h.FreeAt)
-		b.WriteString("; if it lives, look at its disks and its network")
+		b.WriteString("; if it is alive, look at its disks and its network")
 	case LeaseDead:
 		b.WriteString(", its lease has ended")
-		at(" (renewed last at %s)", h.Renewed)
+		at(" (last renewed at %s)", h.Renewed)
 		b.WriteString(": the lock manager frees the volume")
 		at(" at %s", h.FreeAt)
 	default:

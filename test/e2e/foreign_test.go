@@ -171,7 +171,7 @@ func TestMountedBySomethingElse(t *testing.T) {
 			}
 			by, hint := " by something else", "umount "+dir
 			if i < others {
-				by, hint = " by another driver of kubelet's: delete the pod", "Do not unmount it by hand"
+				by, hint = " by another driver of kubelet: delete the pod", "Do not unmount it by hand"
 			}
 			h.refused(h.up(noAttach, v, q), "vg0/"+lv, "mounted at "+dir+by)
 			h.disagrees("mounted-unknown", h.story(lv).UUID, dir, hint)

@@ -317,7 +317,7 @@ func TestShrunk(t *testing.T) {
 		h.write(v, p, "f", text)
 		h.sh("sync")
 		h.lvm("lvreduce", "-f", "-y", "-L", "320M", "vg0/"+name)
-		h.refused(expand(), name, "run no fsck")
+		h.refused(expand(), name, "do not run fsck")
 		remedy := fmt.Sprintf("lvextend -L %db vg0/%s", size-mib, name)
 		h.eventually("status shows it", func() string {
 			s := h.story(name)
@@ -326,16 +326,16 @@ func TestShrunk(t *testing.T) {
 			}
 			return fmt.Sprintf("%+v", s)
 		})
-		h.disagrees("faulty", h.story(name).UUID, "run no fsck", remedy)
-		h.refused(h.up(noAttach, v, q), name, "run no fsck", "vgcfgrestore --list vg0;", remedy)
+		h.disagrees("faulty", h.story(name).UUID, "do not run fsck", remedy)
+		h.refused(h.up(noAttach, v, q), name, "do not run fsck", "vgcfgrestore --list vg0;", remedy)
 		if fsType == "ext4" {
 			h.ok(h.unmount(v, p))
-			h.refused(h.up(noAttach, v, p), name, "run no fsck", remedy)
+			h.refused(h.up(noAttach, v, p), name, "do not run fsck", remedy)
 		}
 		h.sh("sh", "-c", `vgcfgrestore -y -f $(grep -l "before.*lvreduce.*vg0/`+name+`'" /etc/lvm/archive/vg0_*.vg | tail -1) vg0`)
 		refresh := "the metadata has that size, so: lvchange --refresh vg0/" + name
 		if fsType != "ext4" { // which has no mount now, and may be inactive already
-			h.refused(h.up(noAttach, v, q), name, "run no fsck", refresh)
+			h.refused(h.up(noAttach, v, q), name, "do not run fsck", refresh)
 			h.refused(expand(), name, refresh)
 		}
 		h.lvm("lvchange", "--refresh", "vg0/"+name)

@@ -74,7 +74,7 @@ func TestMkfsKilled(t *testing.T) {
 	raw(v)
 	h.start()
 	h.formatting(1)
-	kept(v, "something else has written to it")
+	kept(v, "another program has written to it")
 
 	// mkfs alone: the call fails and says so, and the volume is as it was.
 	v = h.slow("cut-3")

@@ -278,7 +278,7 @@ func TestInlineVolumesOfOneName(t *testing.T) {
 			}
 			n.read(one, 0, "first")
 			n.forget(one)
-			n.warned(two, "vg0/b", "holds another volume", "vg0/a", "different names")
+			n.warned(two, "vg0/b", "has another volume", "vg0/a", "different names")
 			if mounted(n.podDir(two, 0)) {
 				t.Error("the second pod has a volume: whose?")
 			}

@@ -38,7 +38,7 @@ func problems() *node {
 			{VG: "vg0", LV: "orders", UUID: "u6", Size: 200 << 30, State: status.Faulty, Device: "/dev/dm-6", Filesystem: "xfs", Pods: []status.Pod{shop}},
 			{VG: "vg0", LV: "spare", UUID: "u5", Size: 3 << 30, State: status.Idle},
 			{VG: "vg1", LV: "gone", UUID: "u7", Size: 20 << 30, State: status.Missing, Pods: []status.Pod{pod("default", "web-1", "6b30", "gone")}},
-			{VG: "vg1", LV: "hangs", UUID: "u8", State: status.Uncertain, Error: &status.Error{Step: "observe", Code: "unknown", Message: "volume group vg1 cannot be read: vgs (pid 812) has not ended since 14:02:11; look at its disks and at dmesg", At: before(time.Minute)}},
+			{VG: "vg1", LV: "hangs", UUID: "u8", State: status.Uncertain, Error: &status.Error{Step: "observe", Code: "unknown", Message: "volume group vg1 cannot be read: vgs (pid 812) has been running since 14:02:11; look at its disks and at dmesg", At: before(time.Minute)}},
 			{VG: "vg1", LV: "left", UUID: "u10", Size: 1 << 30, State: status.Orphaned, Device: "/dev/dm-11", Filesystem: "ext4", Pods: []status.Pod{{UID: "77", Dir: pods + "77/volumes/flexd~lvm/left"}}},
 			{VG: "vg1", LV: "strange", UUID: "u11", Size: 1 << 30, State: "levitating"},
 		},
