@@ -8,9 +8,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// claimed checks held claims: missing reports that one has no mount, standing is the
-// directory of a mount of a device that is gone.
-func (s *facts) claimed() (missing bool, standing []Mount) {
+// claimed checks held claims. missing reports that a claim has no mount; stale are the mounts of a device
+// that is gone.
+func (s *facts) claimed() (missing bool, stale []Mount) {
 	for _, c := range s.claims {
 		if c.Phase != volume.Held || c.VG != "" {
 			continue
@@ -18,17 +18,17 @@ func (s *facts) claimed() (missing bool, standing []Mount) {
 		ours, gone, other := s.at(c.Dir)
 		switch {
 		case ours != nil && ours.Over != "":
-			s.add(Covered, c.Dir, "unmount what covers it, the last mounted first (umount DIRECTORY); until then flexd can neither unmount it nor mount it anew there",
+			s.add(Covered, c.Dir, "unmount what covers it, the last mounted first (umount DIRECTORY); until then flexd can neither unmount nor mount the volume there",
 				"its mount at %s, for %s, is covered by %s: a lookup of that directory does not reach the volume", c.Dir, c.For, ours.Over)
 			continue
 		case ours != nil:
 			if slices.ContainsFunc(s.g.byDir[c.Dir], func(m *Mount) bool { return m.Again }) {
-				s.add(Covered, c.Dir, "nothing has to be done: when kubelet asks for it, flexd unmounts it as often as it is mounted there. To do it before: umount "+c.Dir,
+				s.add(Covered, c.Dir, "no action is needed: when kubelet asks for the unmount, flexd unmounts all mounts there. To do it earlier: umount "+c.Dir,
 					"its mount at %s, for %s, is covered by another mount of the same volume", c.Dir, c.For)
 			}
 			continue
 		case gone != nil && s.device == nil && s.volume != nil && s.g.Kernel == "":
-			standing = append(standing, *gone)
+			stale = append(stale, *gone)
 			continue
 		case gone != nil:
 			s.add(StaleMapping, c.Dir, "the disk is gone; nothing can be read or written there. Delete the pod; kubelet unmounts it, and mounts the volume anew where it is",
@@ -53,24 +53,24 @@ func (s *facts) claimed() (missing bool, standing []Mount) {
 		}
 		s.add(ClaimedMissing, c.Dir, "delete the pod, so that kubelet mounts it anew; what its containers wrote there since then is on the node's disk, in that directory: move it away", "%s", text)
 	}
-	return missing, standing
+	return missing, stale
 }
 
 // lvOnly checks a volume that needs a device and has none.
-func (s *facts) lvOnly(standing []Mount) {
+func (s *facts) lvOnly(stale []Mount) {
 	var why []string
-	for _, m := range standing {
+	for _, m := range stale {
 		why = append(why, fmt.Sprintf("%s is mounted from its device %s%s", m.Dir, m.Device, s.claimedFor(m.Dir)))
 	}
 	if len(why) == 0 && s.lease != nil && s.lease.Live {
-		why = append(why, "a lease of flexd's keeps it active")
+		why = append(why, "a lease of flexd keeps it active")
 	}
 	if len(why) == 0 {
 		return
 	}
-	hint := "it was deactivated outside flexd. Nothing has to be done: flexd activates it when kubelet asks for it"
-	if len(standing) > 0 {
-		hint = "its device was taken away by force. Delete the pod; kubelet mounts the volume anew"
+	hint := "it was not deactivated by flexd. No action is needed: flexd activates it when kubelet asks for it"
+	if len(stale) > 0 {
+		hint = "its device was removed by force. Delete the pod; kubelet mounts the volume anew"
 	}
 	s.add(LVOnly, "", hint, "%s, but the kernel has no device of it", strings.Join(why, ", "))
 }
@@ -94,7 +94,7 @@ func (s *facts) mountedUnknown() {
 			s.add(MountedUnknown, m.Dir, "kubelet unmounts it only in its own directories. Correct kubeletRoots, or the link, and restart flexd; if kubelet was moved for good: umount "+m.Dir,
 				"%s is mounted at %s%s, and that is not in kubelet's directories (kubeletRoots) now", m.What, m.Dir, s.claimedFor(m.Dir))
 		case m.Owner == volume.Ours && !noted:
-			s.add(MountedUnknown, m.Dir, "flexd takes it up when it can write its notes: is there room in its runDir? See its log",
+			s.add(MountedUnknown, m.Dir, "flexd adopts it when it can write its notes: check for free space in its runDir, and look at its log",
 				"%s is mounted at %s, a directory of kubelet's, and flexd has no note of it", m.What, m.Dir)
 		}
 	}
@@ -108,7 +108,7 @@ func (s *facts) nested() {
 		}
 		last := slices.Clone(m.Nested)
 		slices.Reverse(last)
-		s.add(NestedMount, m.Dir, "if a container of the pod did it (mountPropagation: Bidirectional), it unmounts it at its end. If not: umount "+strings.Join(last, " "),
+		s.add(NestedMount, m.Dir, "if a container of the pod mounted it (mountPropagation: Bidirectional), the container unmounts it when it ends. If not: umount "+strings.Join(last, " "),
 			"something is mounted at %s, below the mount at %s%s: until it is unmounted, flexd cannot unmount the volume, and kubelet cannot remove the directory", strings.Join(m.Nested, ", "), m.Dir, s.claimedFor(m.Dir))
 	}
 }
@@ -118,7 +118,7 @@ func (s *facts) kept() {
 	if s.lease == nil || s.lease.Kept == "" || len(s.claims)+len(s.found) > 0 {
 		return
 	}
-	s.add(StillActive, "", "end that use, or correct what the reason names; flexd tries again within about two minutes",
+	s.add(StillActive, "", "end that use, or remove the cause; flexd tries again within about two minutes",
 		"no pod has it mounted, and it cannot be deactivated: %s", s.lease.Kept)
 }
 
@@ -127,10 +127,10 @@ func (s *facts) unclaimed() {
 	if s.volume == nil || s.g.Keep || len(s.claims) > 0 || s.lease != nil || len(s.found) > 0 || len(s.mounts()) > 0 {
 		return
 	}
-	text, hint := "it is active, and no pod has asked for it", "flexd leaves it so. It may have been activated at boot, or by hand; if it is not needed: "
+	text, hint := "it is active, and no pod has asked for it", "flexd leaves it active. It may have been activated at boot, or by hand; if it is not needed: "
 	if s.device.Open > 0 {
 		text += fmt.Sprintf("; it is open (%d times)", s.device.Open)
-		hint = "flexd leaves it so: something other than a mount uses it. List its users: lsblk " + s.device.Path + ", fuser -v " + s.device.Path + "; once it is closed: "
+		hint = "flexd leaves it active: something other than a mount uses it. List its users: lsblk " + s.device.Path + ", fuser -v " + s.device.Path + "; once it is closed: "
 	}
 	if s.lvm() {
 		hint += "lvchange -an " + s.title()

@@ -28,17 +28,17 @@ func (s *facts) dmOnly() {
 	if len(used) > 0 {
 		text += "; it is " + strings.Join(used, ", ")
 	}
-	hint := fmt.Sprintf("its file was removed, renamed away or replaced. If it was renamed, put it back. If not, only %s has its data, and flexd keeps it: copy it off if it is needed, from the mount or with cp --sparse=always %[1]s COPY. Then delete the pods that use it, and once nothing does (lsblk %[1]s): losetup -d %[1]s", s.device.Path)
+	hint := fmt.Sprintf("its file was removed, renamed away or replaced. If it was renamed, put it back. If not, only %s has its data, and flexd keeps it: copy it off if it is needed, from the mount or with cp --sparse=always %[1]s COPY. Then delete the pods that use it, and once nothing uses the device (lsblk %[1]s): losetup -d %[1]s", s.device.Path)
 	if why := s.g.Refused[s.uuid]; why != "" {
 		text += ", because " + why
-		hint = "undo that. What is mounted stays, and flexd unmounts it; until then it mounts the volume for no further pod"
+		hint = "undo that change. Present mounts stay, and flexd unmounts them; until then it mounts the volume for no further pod"
 	}
 	if s.lvm() {
 		hint = fmt.Sprintf("it was removed, or the metadata is an older version: vgcfgrestore --list %s. Copy the data off first if it is needed; then, once nothing uses it: dmsetup remove %s", s.g.Name, s.device.Kernel)
 	}
 	switch {
 	case s.device.Namesake:
-		hint = fmt.Sprintf("the host's LVM has activated the group of a guest (lsblk -s %s shows its disk): deactivate it there, and let LVM not see that disk (devices file, global_filter). Or %s was made anew: copy the data off first if it is needed; then, once nothing uses it: dmsetup remove %s", s.device.Path, s.g.Name, s.device.Kernel)
+		hint = fmt.Sprintf("the host's LVM has activated the group of a guest (lsblk -s %s shows its disk): deactivate that group, and exclude the disk from LVM (devices file, global_filter). Or %s was made anew: copy the data off first if it is needed; then, once nothing uses it: dmsetup remove %s", s.device.Path, s.g.Name, s.device.Kernel)
 	case s.device.Left:
 		hint = Left(s.device.Kernel)
 	case s.device.Misplaced != "":
@@ -47,22 +47,22 @@ func (s *facts) dmOnly() {
 	s.add(DMOnly, "", hint, "%s", text)
 }
 
-// fileGone checks a mounted volume of which neither the file nor the device is in the
-// group: the kernel shows another path for the device.
+// fileGone checks a mounted volume without a file or a device in the group: the kernel shows another path
+// for the device.
 func (s *facts) fileGone() {
 	if s.lvm() || s.device != nil || s.volume != nil || s.g.Metadata+s.g.Kernel != "" {
 		return
 	}
 	for _, c := range s.claims {
 		if ours, _, _ := s.at(c.Dir); ours != nil && c.Phase == volume.Held {
-			s.add(DMOnly, c.Dir, fmt.Sprintf("the file, or the whole directory %s, was renamed, moved or replaced: put it back. What is mounted stays, and flexd unmounts it; until then pods that ask for %s will not find it", s.g.Directory, s.title()),
+			s.add(DMOnly, c.Dir, fmt.Sprintf("the file, or the whole directory %s, was renamed, moved or replaced: put it back. Present mounts stay, and flexd unmounts them; until then pods that ask for %s do not find it", s.g.Directory, s.title()),
 				"%s is mounted at %s, for %s, and %s has no file of that volume (uuid %s)", ours.What, c.Dir, c.For, s.g.Directory, s.uuid)
 		}
 	}
 }
 
-// copied checks files with the same uuid. It is unknown which of them is the copy: it may
-// be the one in use.
+// copied checks files with the same uuid. It is unknown which of them is the copy, which may also be the
+// file in use.
 func (s *facts) copied() {
 	var files, quoted []string
 	for _, v := range s.volumes {
@@ -79,22 +79,22 @@ func (s *facts) copied() {
 	hint := "make the copy a volume of its own: flexd uuid --new COPY; or remove it"
 	if s.device != nil && s.device.Name == s.volume.Name {
 		text += fmt.Sprintf("; %s is in use (%s)", files[0], s.device.Path)
-		hint = fmt.Sprintf("if %[1]s is the copy: flexd uuid --new %[1]s, or remove it. If %[2]s is the copy: delete its pods first, then do that to it. Do not rename or replace %[2]s while it is in use",
+		hint = fmt.Sprintf("if %[1]s is the copy: flexd uuid --new %[1]s, or remove it. If %[2]s is the copy: delete its pods first, then change or remove it. Do not rename or replace %[2]s while it is in use",
 			strings.Join(quoted[1:], " "), quoted[0])
 	}
 	s.add(StaleMapping, files[1], hint, "%s", text)
 }
 
-// Left is the advice about such a device.
+// Left returns the advice about a device with Device.Left.
 func Left(name string) string {
 	return "an interrupted command of LVM has left it, and nothing uses it: dmsetup remove " + name
 }
 
-// Enlarged is Misplaced of a device that was extended, perhaps by a command that was interrupted
-// before it wrote the metadata.
+// Enlarged is the value of Misplaced for a device that was extended, perhaps by a command that was
+// interrupted before it wrote the metadata.
 const Enlarged = "has more space at its end than the metadata, which counts it as free"
 
-// Remedy is the advice about a device of a group that contradicts the metadata in this way.
+// Remedy returns the advice about a device that contradicts its group's metadata.
 func Remedy(misplaced, group string) string {
 	restore := restore(group)
 	if strings.HasSuffix(misplaced, Enlarged) {
@@ -107,9 +107,9 @@ func restore(group string) string {
 	return "vgcfgrestore --list " + group + ", and restore the newest file that differs from the current metadata, but none with other transaction ids of its thin pools than the kernel's (dmsetup status)"
 }
 
-// noRefresh is advice about a group with older metadata: a refresh would load its tables.
+// noRefresh returns the advice for a group with older metadata: a refresh would load tables of it.
 func (s *facts) noRefresh() string {
-	return Remedy(s.device.Misplaced, s.g.Name) + ". No lvchange --refresh before"
+	return Remedy(s.device.Misplaced, s.g.Name) + ". Do not lvchange --refresh before"
 }
 
 // stale checks whether a device differs from the metadata.
@@ -138,15 +138,15 @@ func (s *facts) stale() {
 			hint = Remedy(d.Misplaced, s.g.Name)
 		case s.lvm() && v.Size < d.Size && d.SameThin:
 			hint = fmt.Sprintf("nothing is lost: after the merge of a snapshot from before an extension, delete its pods, and the next activation has the size of the metadata. If older metadata was restored, give the volume its size back: lvextend -L %db %s", d.Size, s.title())
-		case s.lvm() && v.Size < d.Size: // a refresh would cut off what the device has
+		case s.lvm() && v.Size < d.Size: // a refresh would truncate the device
 			hint = Remedy("", s.g.Name) + ". Only if the volume was reduced on purpose: lvchange --refresh " + s.title()
-		case s.lvm() && s.g.older: // a refresh could give the device space of another one
+		case s.lvm() && s.g.older: // a refresh could give the device space of another device
 			hint = s.noRefresh()
 		case s.lvm() && s.g.Short != "": // a refresh would leave the device suspended
 			hint = "no lvchange --refresh before this: " + s.g.Short
 		case s.lvm():
 		case v.Size < d.Size:
-			hint = fmt.Sprintf("the file was truncated, and what was beyond its end is lost: copy off what can still be read, delete the pods, then truncate -s %d %s and run fsck, or restore a backup", d.Size, volume.Quote(s.file(v)))
+			hint = fmt.Sprintf("the file was truncated, and the data beyond its end is lost: copy off what can still be read, delete the pods, then truncate -s %d %s and run fsck, or restore a backup", d.Size, volume.Quote(s.file(v)))
 		case d.Part:
 			hint = "something has given the device an offset or a size limit (losetup -l " + d.Path + "): delete the pods that use it, and it is attached anew; if its group has `deactivate: never`, then: losetup -d " + d.Path
 		default:
@@ -162,7 +162,7 @@ func (s *facts) stale() {
 		wrong(hint, "the device %s %s", s.deviceName(), d.Misplaced)
 	}
 	if v != nil && d.Bypassed {
-		wrong("if an lvremove of its snapshot was interrupted, repeat it. If not, its snapshots no longer show one point in time: end their pods, and lvremove them", "the device %s is no origin of a snapshot, and the metadata says that it is one: its snapshots change with what is written to it", s.deviceName())
+		wrong("if an lvremove of its snapshot was interrupted, repeat it. If not, its snapshots no longer show one point in time: delete their pods, and lvremove them", "the device %s is not the origin of a snapshot, and the metadata says that it is: writes to it change its snapshots", s.deviceName())
 	}
 	if v != nil && s.lvm() && d.Name != v.Name {
 		hint := "lvchange --refresh " + s.title() + ", or dmsetup rename"
@@ -179,12 +179,12 @@ func (s *facts) stale() {
 		if !s.lvm() {
 			back = fmt.Sprintf("rename it back (mv -n %s %s)", volume.Quote(s.file(v)), volume.Quote(s.file(&Volume{Name: old})))
 		}
-		wrong(fmt.Sprintf("pods that ask for %s/%s will not find it: %s, or change the name that they ask for", s.g.Name, old, back),
+		wrong(fmt.Sprintf("pods that ask for %s/%s do not find it: %s, or change the name that they ask for", s.g.Name, old, back),
 			"it was %s when flexd set it up, and was renamed to %s", old, v.Name)
 	}
 	if i := slices.IndexFunc(s.claims, func(c Claim) bool { return c.VG != "" }); i >= 0 && v != nil {
 		c := s.claims[i]
-		wrong(fmt.Sprintf("pods that ask for %s/%s will not find it: if it was moved, move it back. If both groups are of one directory, remove one of them from flexd's configuration", c.VG, c.LV),
+		wrong(fmt.Sprintf("pods that ask for %s/%s do not find it: if it was moved, move it back. If both groups have the same directory, remove one of them from flexd's configuration", c.VG, c.LV),
 			"it is in use as %s/%s, and %s has it now", c.VG, c.LV, s.g.Name)
 	}
 	if len(texts) > 0 {
@@ -192,8 +192,8 @@ func (s *facts) stale() {
 	}
 }
 
-// suspended advises how a device is resumed. A killed command may have loaded a second table, which
-// a resume puts in place of the present one: that is right only if the present one contradicts the
+// suspended reports a suspended device with the advice how to resume it. A killed command may have loaded
+// a second table, which a resume makes active: that is right only if the present table contradicts the
 // metadata.
 func (s *facts) suspended(wrong func(hint, format string, a ...any)) {
 	d, v := s.device, s.volume
@@ -202,17 +202,17 @@ func (s *facts) suspended(wrong func(hint, format string, a ...any)) {
 	switch drop := "drop the second one first: dmsetup clear " + name + " && " + resume; {
 	case !d.Loaded, d.Misplaced != "", v != nil && v.Size > 0 && v.Size != d.Size:
 	case v == nil, !d.Placed:
-		resume, lvextend = fmt.Sprintf("it has two tables, and which is that of the metadata is unknown. Compare them (dmsetup table %[1]s; dmsetup table --inactive %[1]s) with lvs -a -o+devices %[2]s first. dmsetup clear %[1]s drops the second, %[3]s puts it in place of the first", name, s.g.Name, resume), ""
+		resume, lvextend = fmt.Sprintf("it has two tables, and it is unknown which one belongs to the metadata. Compare them (dmsetup table %[1]s; dmsetup table --inactive %[1]s) with lvs -a -o+devices %[2]s first. dmsetup clear %[1]s drops the second, %[3]s makes it active in place of the first", name, s.g.Name, resume), ""
 	case d.Bypassed: // the devices of the snapshot may have no table: a resume could end the pod's filesystem
-		resume, lvextend = "only a new snapshot needs its second table, and is lost: "+drop, ""
+		resume, lvextend = "only a new snapshot, which is lost, needs the second table: "+drop, ""
 	default:
-		resume, lvextend = "its present table is that of the metadata, so "+drop, ""
+		resume, lvextend = "its present table belongs to the metadata, so "+drop, ""
 	}
-	wrong("every read and write of it waits. A snapshot or pvmove may be in progress. If pvmove was interrupted: pvmove --abort."+lvextend+" If no command of LVM runs (ps ax | grep lv): "+resume,
+	wrong("all its reads and writes wait. A snapshot or pvmove may be in progress. If pvmove was interrupted: pvmove --abort."+lvextend+" If no command of LVM runs (ps ax | grep lv): "+resume,
 		"the device %s is suspended", cmp.Or(d.SuspendedBelow, s.deviceName()))
 }
 
-// oldName returns the name in a claim or lease of a volume that has another name now.
+// oldName returns the former name of a volume in a claim or the lease; "" = it is the present one.
 func (s *facts) oldName() string {
 	if s.volume == nil {
 		return ""
@@ -228,14 +228,15 @@ func (s *facts) oldName() string {
 	return ""
 }
 
-// merged checks a snapshot that will be merged into its origin. Without a user it is LVM's own.
+// merged checks a snapshot that will be merged into its origin. Without a mount it is an internal volume of
+// LVM.
 func (s *facts) merged() {
 	if s.device == nil || len(s.mounts()) == 0 {
 		return
 	}
 	s.mountedUnknown()
-	s.add(MergePending, "", fmt.Sprintf("if that is meant, delete its pods and those of %s/%s; otherwise copy off what must be kept, of both", s.g.Name, s.volume.Into),
-		"it is to be merged into %s/%s (lvconvert --merge) when that is activated next, with all that its pods write, and removed then", s.g.Name, s.volume.Into)
+	s.add(MergePending, "", fmt.Sprintf("if that is intended, delete its pods and those of %s/%s; otherwise copy off the data of both that must be kept", s.g.Name, s.volume.Into),
+		"it is to be merged into %s/%s (lvconvert --merge), with all that its pods write, at the next activation of that volume, and then removed", s.g.Name, s.volume.Into)
 }
 
 // mergePending checks a volume in use into which a snapshot will be merged.
@@ -243,6 +244,6 @@ func (s *facts) mergePending() {
 	if s.volume == nil || s.volume.Merging == "" || s.device.Merges || s.device.Broken != "" || len(s.claims)+len(s.mounts()) == 0 {
 		return
 	}
-	s.add(MergePending, "", fmt.Sprintf("if that is meant, delete its pods now; once it is inactive (lvchange -an %s), the next activation merges. If its present contents are needed: copy them off first", s.title()),
-		"the snapshot %s is to be merged into it (lvconvert --merge) when it is activated next: what is written until then will be lost", s.volume.Merging)
+	s.add(MergePending, "", fmt.Sprintf("if that is intended, delete its pods now; once it is inactive (lvchange -an %s), the next activation merges. If its present contents are needed: copy them off first", s.title()),
+		"the snapshot %s is to be merged into it (lvconvert --merge) at its next activation: data that is written until then will be lost", s.volume.Merging)
 }

@@ -10,35 +10,35 @@ type Class string
 // The classes.
 const (
 	LVOnly          Class = "lv-only"          // needed and in the metadata, but no device
-	DMOnly          Class = "dm-only"          // a device of a volume that the metadata does not know
-	MountedUnknown  Class = "mounted-unknown"  // mounted where no claim is
+	DMOnly          Class = "dm-only"          // a device of a volume that the metadata does not have
+	MountedUnknown  Class = "mounted-unknown"  // mounted at a directory without a claim
 	ActiveUnclaimed Class = "active-unclaimed" // an active device that no call asked for
 	ClaimedMissing  Class = "claimed-missing"  // a held claim without its mount
 	StillActive     Class = "still-active"     // not needed any more, and its deactivation fails again and again
-	StaleMapping    Class = "stale-mapping"    // the device is not what the metadata says
-	Covered         Class = "covered"          // a held claim whose mount a lookup of its directory does not reach
+	StaleMapping    Class = "stale-mapping"    // the device differs from the metadata
+	Covered         Class = "covered"          // the mount of a held claim is covered by another one
 	Degraded        Class = "degraded"         // in use, and a disk or a copy of it is missing, or copies differ
 	Faulty          Class = "faulty"           // in use, and its filesystem, cache or thin pool has failed
 	MergePending    Class = "merge-pending"    // in use, and its contents are replaced at its next activation
-	NestedMount     Class = "nested-mount"     // something is mounted below a mount of ours
-	ReadOnly        Class = "read-only"        // the volume is read-only, and mounted read-write; or a mount is, and was asked read-write
+	NestedMount     Class = "nested-mount"     // something is mounted below a mount of flexd
+	ReadOnly        Class = "read-only"        // the volume is read-only, and mounted read-write; or a mount is, and was requested read-write
 	MountFlags      Class = "mount-flags"      // a mount lacks a flag that the configuration gives every mount
 )
 
-// Classes has all of them.
+// Classes has all classes.
 var Classes = []Class{LVOnly, DMOnly, MountedUnknown, ActiveUnclaimed, StillActive, ClaimedMissing, StaleMapping, Covered, Degraded, Faulty, MergePending, NestedMount, ReadOnly, MountFlags}
 
-// Informational reports whether a class is worth knowing but nothing is wrong.
+// Informational reports whether a class is not a problem.
 func (c Class) Informational() bool { return c == ActiveUnclaimed }
 
 // A Finding is one disagreement between the sources.
 type Finding struct {
 	Class Class
-	LV    string // as the metadata calls it, or else the claim or the kernel
+	LV    string // its name in the metadata, or else in the claim or the kernel
 	UUID  volume.UUID
-	Dir   string // the mount point, or the copied file, that it is about, or ""
-	Text  string // what is seen
-	Hint  string // what an operator can do
+	Dir   string // the mount point or the copied file, or ""
+	Text  string // the observation
+	Hint  string // the remedy
 }
 
 // Same reports whether two disagreements are one, seen twice.
@@ -49,16 +49,16 @@ func (d Finding) Same(o Finding) bool {
 // A Survey is what a provider reports about one volume group.
 type Survey struct {
 	Kind     string   // "lvm" or "loopdev"
-	Volumes  []Volume // what the metadata has, without what belongs to the provider itself
-	Metadata string   // why the metadata could not be read as a whole; Volumes means nothing then
-	Gone     bool     // that is because the group does not exist
-	Devices  []Device // the kernel's devices of this group, likewise
-	Kernel   string   // why they could not all be seen; that one is missing means nothing then
+	Volumes  []Volume // the volumes in the metadata, without the provider's internal ones
+	Metadata string   // why the metadata could not be read completely; then Volumes means nothing
+	Gone     bool     // the group does not exist, which is why Metadata is set
+	Devices  []Device // the kernel's devices of this group, without the provider's internal ones
+	Kernel   string   // why Devices may be incomplete
 
 	Directory string                 // of the files of a loopdev group
-	Refused   map[volume.UUID]string // why a file with that uuid there is no volume
+	Refused   map[volume.UUID]string // why a file there with that uuid is not a volume
 	Unread    map[string]string      // why a file could not be read, by name: its volume is unknown
-	Short     string                 // how a disk ends before its physical volume, and the remedy, "" = none does
+	Short     string                 // a disk that is smaller than its physical volume, with the remedy, "" = none
 }
 
 // A Volume is a logical volume in the metadata.
@@ -71,12 +71,12 @@ type Volume struct {
 
 	Merging  string // the snapshot that is to be merged into it, "" = none
 	Into     string // the origin that it is to be merged into, "" = none
-	Missing  string // the disks with a part of it that are missing, "" = none
-	Partly   bool   // with data that is on no other disk
-	Lost     string // that part, if all data is on other disks
-	Remedy   string // for that: commands
+	Missing  string // the missing disks with a part of it, "" = none
+	Partly   bool   // some data on the missing disks is on no other disk
+	Lost     string // the part on the missing disks, if all data is on other disks
+	Remedy   string // the commands that repair it, for Lost
 	Stays    bool   // LVM would not activate it again without these disks
-	CutOff   string // how a disk ends before a part of it, and the remedy, "" = none does
+	CutOff   string // a disk that ends before a part of it, with the remedy, "" = none
 	RAID     bool
 	ReadOnly bool
 }
@@ -84,52 +84,52 @@ type Volume struct {
 // A Device is a block device of the group.
 type Device struct {
 	UUID           volume.UUID
-	Name           string // the volume's name as the kernel's name for the device has it; "" = none of the group's form
+	Name           string // the volume's name in the kernel's name of the device; "" = it has another form
 	Kernel         string // the kernel's name, such as "vg0-data"
 	Path           string
 	Number         string // "major:minor"
 	Size           int64  // bytes
 	Open           int    // how often it is open; -1 = not known
 	Suspended      bool
-	Loaded         bool    // it has a table that replaces the present one when it is resumed
-	SuspendedBelow string  // that device, if it is one below it
-	Unknown        string  // why nothing else is known of it but its name and number; "" = it was looked at
-	Broken         string  // why nothing can be read from it, or from a part of it
-	Part           bool    // it was made to show only a part of its file
+	Loaded         bool    // it has an inactive table, which a resume makes active
+	SuspendedBelow string  // the suspended device, if it is below this one
+	Unknown        string  // why only its name and number are known; "" = it was inspected
+	Broken         string  // why it, or a part of it, cannot be read
+	Part           bool    // it shows only a part of its file
 	Merges         bool    // the kernel merges a snapshot into it
-	Placed         bool    // its whole table was compared with the metadata; else Misplaced may lack something
-	Misplaced      string  // how it lies elsewhere, or is another type of device, than the metadata says
-	Namesake       bool    // it is of another group with this one's name, such as a guest's
-	Left           bool    // it is a part that an interrupted command of LVM has left: nothing uses it
-	Bypassed       bool    // it is the origin of thick snapshots, which lack what is written to it
-	SameThin       bool    // it is the thin device that the metadata says: its pool keeps its blocks
-	Failed         string  // what is wrong with its pool, its cache or a merge into it; "" = nothing
+	Placed         bool    // its whole table was compared with the metadata; otherwise Misplaced may be incomplete
+	Misplaced      string  // how its extents or its type differ from the metadata
+	Namesake       bool    // it belongs to another group with the same name, such as a guest's
+	Left           bool    // it is an unused part that an interrupted LVM command has left
+	Bypassed       bool    // it is the origin of thick snapshots, but writes to it bypass them
+	SameThin       bool    // it is the thin device in the metadata: its pool keeps its blocks
+	Failed         string  // the failure of its pool, its cache or a merge into it; "" = none
 	Remedy         string  // for Failed
-	Degraded       string  // which copies of its data do not work, "" = all do
-	Differ         string  // which copies differ, "" = none is known to
-	RAID           string  // the RAID with those copies, as lvconvert --repair takes it
-	Refresh        string  // the same as lvchange --refresh takes it
-	Split          string  // a copy that lvconvert --splitmirrors --trackchanges took out of that RAID, as lvconvert --merge takes it
-	Rivals         []Rival // other devices that show its file, and its own if that is of another file
+	Degraded       string  // the failed copies of its data, "" = none
+	Differ         string  // the copies that differ, "" = none is known
+	RAID           string  // the RAID with these copies, as an argument of lvconvert --repair
+	Refresh        string  // its visible volume, as an argument of lvchange --refresh
+	Split          string  // a copy that lvconvert --splitmirrors --trackchanges has split off, as an argument of lvconvert --merge
+	Rivals         []Rival // other devices of its file, or the file of its device if that is another one
 	ReadOnly       bool
-	Link           string // the name by which it should be found; "" = none is expected
-	LinkBad        bool   // and that does not lead there
+	Link           string // its stable name; "" = none is expected
+	LinkBad        bool   // Link does not lead to the device
 }
 
 // A Rival is another device or file that is the same volume.
 type Rival struct{ Text, Hint string }
 
-// A Claim is a note that kubelet wants a volume mounted at a directory.
+// A Claim is a note that kubelet has requested a volume at a directory.
 type Claim struct {
 	UUID  volume.UUID
-	VG    string // of another group, that the volume was in; "" = this one
-	LV    string // as it was called
+	VG    string // the volume's former group; "" = this one
+	LV    string // the volume's name in the note
 	Dir   string
 	Phase volume.Phase
 	For   string // "pod default/web-0", "kubelet's global mount"
 
-	ReadOnly bool // it was asked read-only
-	Found    bool // flexd did not make its mount, or does not know
+	ReadOnly bool // it was requested read-only
+	Found    bool // flexd did not make its mount, or does not know whether it did
 }
 
 // A Lease is a note that a volume is to stay active.
@@ -140,8 +140,7 @@ type Lease struct {
 	Kept string // why its deactivation has failed again, "" = it has not
 }
 
-// A Mount is an entry of the mount table: every one of the group's devices, and
-// everything at the directory of a claim.
+// A Mount is an entry of the mount table, for a device of the group or at the directory of a claim.
 type Mount struct {
 	Dir      string
 	Device   string // number of the block device, "" = none
@@ -149,21 +148,21 @@ type Mount struct {
 	Owner    volume.Owner
 	Other    bool   // Elsewhere, at a directory of another driver
 	BindLeft bool   // Elsewhere, a bind of kubelet's whose original is gone
-	Outside  bool   // Ours, but below none of the present roots
-	Gone     bool   // the kernel has no device of that number
+	Outside  bool   // Ours, but not below a present root
+	Gone     bool   // the kernel has no device with that number
 	Part     bool   // it shows only a part of the filesystem
-	Over     string // what keeps a lookup of Dir from it, "" = nothing
-	Again    bool   // that is the same filesystem at the same directory
+	Over     string // the mount that covers it, "" = none
+	Again    bool   // Over is the same filesystem at the same directory
 
 	ReadOnly      bool     // the mount's own flag
 	SuperReadOnly bool     // the superblock's
 	Options       []string // the mount's
 
-	Fault  string   // what the kernel says is wrong with the filesystem, "" = nothing
-	Lost   string   // the first of its writes that the kernel logged as lost, "" = none
-	Nested []string // where something is mounted below it
+	Fault  string   // the kernel's error of the filesystem, "" = none
+	Lost   string   // the first lost write in the kernel's log, "" = none
+	Nested []string // the mount points below it
 
-	UUID    volume.UUID // the volume that it is of, where the kernel was asked for it
+	UUID    volume.UUID // its volume, if the kernel was queried for it
 	Unknown bool        // the device's volume is unknown
 }
 
@@ -174,13 +173,13 @@ type Group struct {
 	Claims []Claim
 	Leases []Lease
 	Mounts []Mount
-	Busy   map[volume.UUID]bool // an operation is running: it is not compared
-	Keep   bool                 // volumes are left active on purpose
-	Flags  []string             // of every mount that flexd makes
+	Busy   map[volume.UUID]bool // volumes with a running operation, which are not compared
+	Keep   bool                 // the configuration leaves volumes active
+	Flags  []string             // the required flags of flexd's mounts
 
 	Copies map[volume.UUID][]string // files with these uuids in the directories of other groups
 
-	Filesystems map[volume.UUID]volume.FS // mounted ones that a child has found in error or truncated
+	Filesystems map[volume.UUID]volume.FS // mounted filesystems that are in error or truncated
 
 	byDir, byDevice map[string][]*Mount
 	older           bool // a device does not match the metadata: a refresh could lose data

@@ -21,7 +21,7 @@ func (s *facts) degraded() {
 		texts = append(texts, "its RAID is degraded: "+d.Degraded)
 	}
 	if v != nil && v.CutOff != "" {
-		s.add(Degraded, "", "do not deactivate or extend the volume before that: it could not be activated again", "a part of it is behind the end of a disk: %s", v.CutOff)
+		s.add(Degraded, "", "do not deactivate or extend the volume before that: it could not be activated again", "a part of it is beyond the end of a disk: %s", v.CutOff)
 	}
 	if v != nil && v.Missing != "" {
 		texts = append(texts, cmp.Or(v.Lost, "a part of it")+" is on a disk that LVM does not find ("+v.Missing+")")
@@ -53,13 +53,13 @@ func (s *facts) degraded() {
 			hint += ". Until then " + stays
 		}
 	case v == nil || v.Missing == "":
-		hint = fmt.Sprintf("LVM cannot tell which copy is right: back the data up, and check it. Then lvchange --syncaction repair %s makes them equal, and lvchange --syncaction check %[1]s counts anew", raid)
+		hint = fmt.Sprintf("LVM does not know which copy is right: back the data up, and check it. Then lvchange --syncaction repair %s makes them equal, and lvchange --syncaction check %[1]s counts again", raid)
 	}
 	s.add(Degraded, "", hint, "%s", strings.Join(texts, "; "))
 }
 
-// faulty checks a volume in use for reads or writes that fail, or will fail, although its
-// disks are present.
+// faulty checks a volume in use for reads or writes that fail, or will fail, although its disks are
+// present.
 func (s *facts) faulty() bool {
 	d := s.device
 	if d.Broken != "" || len(s.claims)+len(s.mounts()) == 0 {
@@ -99,12 +99,12 @@ func (s *facts) filesystem() (text, hint string) {
 		return fmt.Sprintf("its %s has %s and its device %s only %s: the volume was made smaller than its filesystem", fs.Type, volume.Bytes(fs.Size), d.Path, volume.Bytes(d.Size)),
 			"stop writing to it: " + remedy
 	case fs.What != "":
-		hint := "look at dmesg and at the disk, and back up what can be read. Then delete its pods: the next mount runs fsck, and says so if that does not suffice"
+		hint := "look at dmesg and at the disk, and back up what can be read. Then delete its pods: the next mount runs fsck, and reports if that does not suffice"
 		if d.ReadOnly {
 			hint = "look at dmesg and at the disk, and back up what can be read. No fsck runs while the volume is read-only: delete its pods and make it writable, then the next mount runs fsck"
 		}
-		if d.Failed != "" { // its remedy comes first
-			hint = "then, once its pods are deleted, the next mount runs fsck, and says so if that does not suffice"
+		if d.Failed != "" { // after the remedy for that
+			hint = "then, once its pods are deleted, the next mount runs fsck, and reports if that does not suffice"
 		}
 		return "its filesystem is in error: " + fs.What, hint
 	case lost != "":
@@ -122,7 +122,7 @@ func (s *facts) readOnly() {
 	}
 	remedy := "lvchange -prw " + s.title()
 	if s.volume != nil && !s.volume.ReadOnly {
-		remedy = "if activation/read_only_volume_list in lvm.conf has it, take it out there; then " + remedy // a refresh
+		remedy = "remove it from activation/read_only_volume_list in lvm.conf, if it is there; then " + remedy // a refresh
 		if s.g.older {
 			remedy = s.noRefresh()
 		} else if s.g.Short != "" {
@@ -141,8 +141,8 @@ func (s *facts) readOnly() {
 	}
 }
 
-// remounted checks for mounts that were requested read-write and are read-only, on a writable
-// device, and for the opposite. A superblock is reported once.
+// remounted checks for mounts on a writable device that are read-only and were requested read-write, and
+// for the opposite. A superblock is reported once.
 func (s *facts) remounted() {
 	for _, c := range s.claims {
 		m, _, _ := s.at(c.Dir)
@@ -152,23 +152,23 @@ func (s *facts) remounted() {
 		if c.ReadOnly {
 			if !m.ReadOnly && !m.SuperReadOnly {
 				s.add(ReadOnly, c.Dir, "something has remounted it: mount -o remount,bind,ro "+c.Dir,
-					"the mount at %s, for %s, is read-write, and was asked read-only: the pod can change the volume", c.Dir, c.For)
+					"the mount at %s, for %s, is read-write, and was requested read-only: the pod can change the volume", c.Dir, c.For)
 			}
 			continue
 		}
 		if m.SuperReadOnly {
 			s.add(ReadOnly, "", "look at dmesg. If it shows errors of the filesystem: delete the pods, then fsck. If it was remounted by hand: mount -o remount,rw "+c.Dir,
-				"the filesystem at %s, for %s, is read-only on a writable device, and was asked read-write: every write to the volume fails", c.Dir, c.For)
+				"the filesystem at %s, for %s, is read-only on a writable device, and was requested read-write: every write to the volume fails", c.Dir, c.For)
 			return
 		}
 		if m.ReadOnly {
 			s.add(ReadOnly, c.Dir, "something has remounted it. If it is to be written: mount -o remount,bind,rw "+c.Dir,
-				"the mount at %s, for %s, is read-only, and was asked read-write: writes there fail", c.Dir, c.For)
+				"the mount at %s, for %s, is read-only, and was requested read-write: writes there fail", c.Dir, c.For)
 		}
 	}
 }
 
-// flags checks for mounts of flexd's without the flags that every mount of the group has.
+// flags checks for mounts by flexd without the flags that the group's configuration requires.
 func (s *facts) flags() {
 	for _, c := range s.claims {
 		m, _, _ := s.at(c.Dir)

@@ -1,6 +1,6 @@
-// Package join compares four sources about one volume group: the metadata, the kernel's
-// devices, the mount table, and flexd's own claims. It returns each disagreement with a
-// remedy. It is pure: the caller passes the observed facts, and the facts that are unknown.
+// Package join compares four sources about one volume group: the metadata, the kernel's devices, the mount
+// table, and flexd's own claims. It returns each disagreement with a remedy. It is pure: the caller passes
+// the observed facts, and which facts are unknown.
 package join
 
 import (
@@ -55,14 +55,14 @@ func Findings(g Group) []Finding {
 	slices.SortFunc(all, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.LV, b.LV), cmp.Compare(a.UUID, b.UUID), cmp.Compare(a.Class, b.Class), cmp.Compare(a.Dir, b.Dir))
 	})
-	return slices.CompactFunc(all, Finding.Same) // of mounts one above the other
+	return slices.CompactFunc(all, Finding.Same) // stacked mounts have the same finding
 }
 
-// facts are those of each source about one volume.
+// facts are the facts of all sources about one volume.
 type facts struct {
 	g      *Group
 	uuid   volume.UUID
-	volume *Volume // of volumes the one that is in use, nil = there is none
+	volume *Volume // the one of volumes that is in use, nil = there is none
 	device *Device
 	claims []Claim
 	lease  *Lease
@@ -71,8 +71,7 @@ type facts struct {
 	volumes []*Volume // several where a file was copied with its attributes
 }
 
-// chooseVolume returns the volume of the device, or else the one that a claim or the lease
-// names.
+// chooseVolume sets the volume: that of the device, or else of a claim or the lease.
 func (s *facts) chooseVolume() {
 	rank := func(v *Volume) int {
 		switch {
@@ -103,7 +102,7 @@ func (s *facts) judge() {
 		s.dmOnly()
 		return
 	}
-	missing, standing := s.claimed()
+	missing, stale := s.claimed()
 	if s.volume != nil && s.volume.Into != "" {
 		s.merged()
 		return
@@ -116,7 +115,7 @@ func (s *facts) judge() {
 	case s.device != nil:
 		s.stale()
 		s.degraded()
-		if !s.faulty() { // else the kernel has made it read-only
+		if !s.faulty() { // otherwise the kernel may have made it read-only
 			s.readOnly()
 		}
 		s.flags()
@@ -126,7 +125,7 @@ func (s *facts) judge() {
 		s.kept()
 		s.unclaimed()
 	case s.volume != nil && s.g.Kernel == "" && !missing:
-		s.lvOnly(standing)
+		s.lvOnly(stale)
 	}
 }
 
@@ -164,8 +163,7 @@ func (s *facts) mounts() []*Mount {
 	return s.g.byDevice[s.device.Number]
 }
 
-// at returns the mounts at a directory: of this volume, of a device that is gone, and
-// others.
+// at returns the mounts at a directory: of this volume, of a removed device, and others.
 func (s *facts) at(dir string) (ours, gone, other *Mount) {
 	for _, m := range s.g.byDir[dir] {
 		switch {

@@ -71,7 +71,7 @@ func TestDisagreements(t *testing.T) {
 		{"of a guest's group with the same name, which says nothing about other volumes", []func(*Group){func(g *Group) {
 			g.Volumes[0].Size = 128 << 20
 			g.Devices = append(g.Devices, Device{UUID: "u8", Name: "root", Kernel: "vg0-root", Path: "/dev/dm-4", Number: "253:4", Namesake: true})
-		}}, []string{"stale-mapping data: lvchange --refresh vg0/data", "dm-only root: of another volume group with the name vg0|(uuid u8)|let LVM not see that disk|dmsetup remove vg0-root"}},
+		}}, []string{"stale-mapping data: lvchange --refresh vg0/data", "dm-only root: of another volume group with the name vg0|(uuid u8)|exclude the disk from LVM|dmsetup remove vg0-root"}},
 		{"extended before the metadata", []func(*Group){func(g *Group) {
 			g.Devices[0].Size, g.Devices[0].Misplaced = 68<<20, Enlarged
 		}}, []string{"stale-mapping data: has 68 MiB|has more space at its end|neither restore nor refresh"}},
@@ -86,7 +86,7 @@ func TestDisagreements(t *testing.T) {
 			g.Kind, g.Volumes, g.Mounts[0].UUID, g.Kernel = "loopdev", nil, "u1", "EIO"
 		}}, nil},
 
-		{"a snapshot is to be merged into it", []func(*Group){func(g *Group) { g.Volumes[0].Merging = "snap" }}, []string{"merge-pending data: the snapshot snap|activated next|will be lost|copy them off"}},
+		{"a snapshot is to be merged into it", []func(*Group){func(g *Group) { g.Volumes[0].Merging = "snap" }}, []string{"merge-pending data: the snapshot snap|next activation|will be lost|copy them off"}},
 		{"it is to be merged into its origin", []func(*Group){func(g *Group) { g.Volumes[0].Into = "orig" }}, []string{"merge-pending data: into vg0/orig|with all that its pods write|delete its pods and those of vg0/orig"}},
 		{"it is to be merged into its origin, and nothing uses it", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Into, g.Devices[0].Broken = "orig", "no data" }}, nil},
 		{"it is merged into its origin", []func(*Group){unclaimed, inactive, func(g *Group) { g.Volumes[0].Into = "orig" }}, nil},
@@ -158,10 +158,10 @@ func TestDisagreements(t *testing.T) {
 		{"as large in older metadata", []func(*Group){func(g *Group) {
 			g.Volumes[0].Size = 128 << 20
 			g.Devices = append(g.Devices, Device{UUID: "u8", Name: "new", Kernel: "vg0-new", Path: "/dev/dm-4", Number: "253:4", Size: 8 << 20, Link: "/dev/vg0/new"})
-		}}, []string{"stale-mapping data: restore the newest file that differs from the current metadata|No lvchange --refresh before", "dm-only new: dmsetup remove vg0-new"}},
+		}}, []string{"stale-mapping data: restore the newest file that differs from the current metadata|Do not lvchange --refresh before", "dm-only new: dmsetup remove vg0-new"}},
 		{"renamed, in older metadata", []func(*Group){func(g *Group) {
 			g.Devices[0].Kernel, g.Devices[0].Name, g.Devices[0].Misplaced = "vg0-old", "old", "lies on another disk"
-		}}, []string{"stale-mapping data: lies on another disk|copy the data off now|No lvchange --refresh before"}},
+		}}, []string{"stale-mapping data: lies on another disk|copy the data off now|Do not lvchange --refresh before"}},
 		{"older metadata", []func(*Group){func(g *Group) { g.Volumes[0].Size = 32 << 20 }}, []string{"stale-mapping data: says 32 MiB|(vg0-data) has 64 MiB|vgcfgrestore --list vg0"}},
 		{"a snapshot's store", []func(*Group){func(g *Group) { g.Volumes[0].Size = 0 }}, nil},
 		{"a file that was extended", []func(*Group){func(g *Group) { g.Kind, g.Volumes[0].Size = "loopdev", 128<<20 }}, []string{"stale-mapping data: says 128 MiB|losetup -c /dev/dm-3"}},
@@ -185,17 +185,17 @@ func TestDisagreements(t *testing.T) {
 		{"on free space", []func(*Group){func(g *Group) { g.Devices[0].Misplaced = "lies on space that the metadata counts as free" }}, []string{"stale-mapping data: lies on space that the metadata counts as free|vgcfgrestore --list vg0|copy the data off now"}},
 		{"suspended before the metadata was written", []func(*Group){func(g *Group) {
 			g.Devices[0].Suspended, g.Devices[0].Loaded, g.Devices[0].Placed = true, true, true
-		}}, []string{"stale-mapping data: is suspended|that of the metadata, so drop the second one first: dmsetup clear vg0-data && dmsetup resume vg0-data"}},
+		}}, []string{"stale-mapping data: is suspended|belongs to the metadata, so drop the second one first: dmsetup clear vg0-data && dmsetup resume vg0-data"}},
 		{"suspended with two tables, without the place in the metadata", []func(*Group){func(g *Group) {
 			g.Devices[0].Suspended, g.Devices[0].Loaded = true, true
-		}}, []string{"stale-mapping data: is suspended|which is that of the metadata is unknown|lvs -a -o+devices vg0 first"}},
+		}}, []string{"stale-mapping data: is suspended|it is unknown which one belongs to the metadata|lvs -a -o+devices vg0 first"}},
 		{"suspended while a snapshot was made", []func(*Group){func(g *Group) {
 			g.Devices[0].Suspended, g.Devices[0].Loaded, g.Devices[0].Placed, g.Devices[0].Bypassed = true, true, true, true
-		}}, []string{"stale-mapping data: is suspended|only a new snapshot needs its second table|dmsetup clear vg0-data && "}},
+		}}, []string{"stale-mapping data: is suspended|only a new snapshot, which is lost, needs the second table|dmsetup clear vg0-data && "}},
 		{"suspended after the metadata was written", []func(*Group){func(g *Group) {
 			g.Devices[0].Suspended, g.Devices[0].Loaded, g.Devices[0].Misplaced = true, true, "has a raid table, and the metadata says linear"
 		}}, []string{"stale-mapping data: is suspended|: dmsetup resume vg0-data; only if older metadata was restored, before the resume: vgcfgrestore --list vg0"}},
-		{"an origin that bypasses its snapshots", []func(*Group){func(g *Group) { g.Devices[0].Bypassed = true }}, []string{"stale-mapping data: is no origin of a snapshot|lvremove"}},
+		{"an origin that bypasses its snapshots", []func(*Group){func(g *Group) { g.Devices[0].Bypassed = true }}, []string{"stale-mapping data: is not the origin of a snapshot|lvremove"}},
 		{"suspended", []func(*Group){func(g *Group) { g.Devices[0].Suspended = true }}, []string{"stale-mapping data: is suspended|dmsetup resume vg0-data"}},
 		{"a leg of its RAID has failed", []func(*Group){func(g *Group) { g.Volumes[0].RAID, g.Devices[0].Degraded = true, "1 of 2 (AD)" }}, []string{"degraded data: 1 of 2 (AD)|lvconvert --repair vg0/data|lvchange --refresh vg0/data"}},
 		{"a leg of its RAID is missing", []func(*Group){func(g *Group) { g.Volumes[0].RAID, g.Volumes[0].Missing = true, "PV p1" }}, []string{"degraded data: does not find (PV p1)|lvconvert --repair vg0/data"}},
@@ -253,7 +253,7 @@ func TestDisagreements(t *testing.T) {
 			g.Mounts[0].SuperReadOnly = true
 			g.Mounts = append(g.Mounts, Mount{Dir: "/var/lib/kubelet/b", Device: "253:3", Owner: volume.Ours, ReadOnly: true, SuperReadOnly: true})
 		}}, []string{"read-only data: mount -o remount,rw " + pod}},
-		{"a read-only mount remounted read-write", []func(*Group){func(g *Group) { g.Claims[0].ReadOnly = true }}, []string{"read-only data: the mount at " + pod + ", for pod default/web-0|asked read-only|mount -o remount,bind,ro " + pod}},
+		{"a read-only mount remounted read-write", []func(*Group){func(g *Group) { g.Claims[0].ReadOnly = true }}, []string{"read-only data: the mount at " + pod + ", for pod default/web-0|requested read-only|mount -o remount,bind,ro " + pod}},
 		{"a loop device without a sector", []func(*Group){unclaimed, leased, func(g *Group) { g.Kind, g.Devices[0].Size = "loopdev", 0 }}, []string{"stale-mapping data: 64 MiB|has 0 bytes|losetup -c /dev/dm-3"}},
 		{"a loop device with a size limit", []func(*Group){func(g *Group) { g.Kind, g.Devices[0].Size, g.Devices[0].Part = "loopdev", 8<<20, true }}, []string{"stale-mapping data: size limit|losetup -d /dev/dm-3"}},
 		{"mounted read-only as it was asked", []func(*Group){func(g *Group) { g.Claims[0].ReadOnly, g.Mounts[0].ReadOnly = true, true }}, nil},

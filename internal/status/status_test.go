@@ -66,7 +66,7 @@ func differing() []Finding {
 	return []Finding{
 		{Class: "stale-mapping", VG: "vg0", LV: "data", UUID: "u2", Message: "the metadata says 134217728 bytes, and the device /dev/dm-3 (vg0-data) has 67108864", Hint: "lvchange --refresh vg0/data", Since: before(2 * time.Minute)},
 		{Class: "claimed-missing", VG: "vg0", LV: "logs", UUID: "u7", Dir: pods + "90aa/volumes/flexd~lvm/logs", Message: "its mount is gone\nand\x1b[31m", Hint: "delete the pod", Since: before(time.Second / 2)},
-		{Class: "active-unclaimed", VG: "vg0", LV: "root", UUID: "u8", Message: "it is active, and no pod has asked for it", Hint: "flexd leaves it so", Informational: true, Since: before(50 * time.Hour)},
+		{Class: "active-unclaimed", VG: "vg0", LV: "root", UUID: "u8", Message: "it is active, and no pod has asked for it", Hint: "flexd leaves it active", Informational: true, Since: before(50 * time.Hour)},
 	}
 }
 
