@@ -1,7 +1,6 @@
-// Package audit finds disagreements between the metadata of a volume group, the kernel's
-// devices, the mount table and the claims; mounts that no pod needs any more; and thin
-// pools that fill up. Its input are immutable views, which the lanes publish, and its own
-// observations. It changes nothing.
+// Package audit finds disagreements between the metadata of a volume group, the kernel's devices, the mount
+// table and the claims; mounts that no pod needs any more; and thin pools that fill up. It reads immutable
+// views, which the lanes publish, and makes its own observations. It changes nothing.
 package audit
 
 import (
@@ -21,21 +20,21 @@ import (
 type View struct {
 	UUID   volume.UUID
 	Name   volume.Name
-	ByName bool // the name meant no volume; UUID is of no use but as a key
+	ByName bool // the name has no volume; UUID is only a key
 
-	Busy      bool      // a step is taken, or calls wait
+	Busy      bool      // a step runs, or calls wait
 	Acted     time.Time // when the last step ended
-	Releasing bool      // the lane works, and only on releases of orphans
+	Releasing bool      // the lane works only on releases of orphans
 
 	Claims []dsw.Claim
 	Lease  dsw.Lease
 	Want   volume.Want
-	Have   *volume.Have // as observed last; nil = never
-	Broken volume.FS    // what is wrong with its mounted filesystem
+	Have   *volume.Have // the last observation; nil = none
+	Broken volume.FS    // the error of its mounted filesystem
 	Kept   string       // why its deactivation has failed again; "" = it has not
 }
 
-// user describes the user of the claim at a directory.
+// user returns the user of the claim at a directory.
 func (v *View) user(dir string) string {
 	for _, c := range v.Claims {
 		if c.Dir == dir {
@@ -53,7 +52,7 @@ type Parts struct {
 	Surveyors map[string]Surveyor    // by VG
 	Pools     map[string]PoolSource  // by VG
 	Spaces    map[string]SpaceSource // by VG
-	Gauge     Gauge                  // nil = how full filesystems are is not read
+	Gauge     Gauge                  // nil = the usage of filesystems is not read
 	PodEvents PodEvents              // nil = the end of pods causes no event
 	Boot      func() time.Duration
 
@@ -63,7 +62,7 @@ type Parts struct {
 	Release func(context.Context, volume.UUID, volume.Name, string) error // an orphan, as `flexd release` would, with the proof that no other mount namespace has its device
 }
 
-// An Auditor audits after changes; at rest it has no timer.
+// An Auditor audits volume groups after changes. Without changes it has no timer.
 type Auditor struct {
 	Parts
 	ctx         context.Context
@@ -73,7 +72,7 @@ type Auditor struct {
 	orphans     orphans
 }
 
-// New returns an auditor that looks until ctx is done.
+// New returns an auditor that runs until ctx is done.
 func New(ctx context.Context, p Parts) *Auditor {
 	a := &Auditor{Parts: p, ctx: ctx, groups: map[string]*group{}}
 	for vg := range p.Surveyors {
@@ -84,7 +83,7 @@ func New(ctx context.Context, p Parts) *Auditor {
 	return a
 }
 
-// Changed has a volume group ("" = all) audited once it has come to rest.
+// Changed schedules an audit of a volume group ("" = all).
 func (a *Auditor) Changed(vg string) {
 	a.PodsChanged()
 	for name, s := range a.groups {
@@ -94,10 +93,10 @@ func (a *Auditor) Changed(vg string) {
 	}
 }
 
-// PodsChanged has orphans looked for soon.
+// PodsChanged schedules a search for orphans.
 func (a *Auditor) PodsChanged() { a.orphans.schedule(orphanSoon) }
 
-// LookForOrphans looks for them now.
+// LookForOrphans searches for orphans now.
 func (a *Auditor) LookForOrphans() { a.orphans.look() }
 
 // PodsUnknown returns why the processes of pods are unknown; "" = they are known.

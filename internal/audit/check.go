@@ -12,14 +12,13 @@ import (
 	"github.com/flexd/flexd/internal/status"
 )
 
-// How long a check waits for volumes that are worked on, and how often it looks again.
 const (
-	busyLimit = time.Second
-	busyPause = 50 * time.Millisecond
+	busyLimit = time.Second           // how long a check waits for busy volumes
+	busyPause = 50 * time.Millisecond // the pause between its audits
 )
 
-// Check audits every configured volume group anew, all in parallel: a group that hangs
-// does not delay the others.
+// Check audits all configured volume groups anew, in parallel, so that a group that hangs does not delay the
+// others.
 func (a *Auditor) Check(ctx context.Context) []status.Checked {
 	groups := make([]status.Checked, len(a.Config.Get().VolumeGroups))
 	var all sync.WaitGroup
@@ -40,7 +39,7 @@ func (a *Auditor) checkGroup(ctx context.Context, vg, kind string) status.Checke
 	}
 	begun := time.Now()
 	seen := s.audit(ctx, true)
-	// A volume that is worked on cannot be judged: most are at rest again in a moment.
+	// Busy volumes are not compared; most are idle again soon.
 	for len(seen.Busy) > 0 && ctx.Err() == nil && time.Since(begun) < busyLimit {
 		time.Sleep(busyPause)
 		seen = s.audit(ctx, true)

@@ -7,8 +7,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// copies returns the files of other groups with the uuid of one of this group. A group that has
-// lost a file is compared again by the others: it may have been moved, not copied.
+// copies returns the files of other groups that have the uuid of a file of this group. If this group has
+// lost a file that another group has, that group is audited again: the file was moved, not copied.
 func (s *group) copies(listed join.Survey) map[volume.UUID][]string {
 	if listed.Directory == "" || listed.Metadata != "" {
 		return nil
@@ -35,7 +35,7 @@ func (s *group) copies(listed join.Survey) map[volume.UUID][]string {
 			}
 			moved = moved || files[uuid] == "" && before[uuid] != ""
 		}
-		if len(same) > 0 && s.sameDirectory(o) { // each file is itself: flexd check reports the groups
+		if len(same) > 0 && s.sameDirectory(o) { // both paths are the same file: flexd check reports the groups
 			same = nil
 		}
 		for uuid, file := range same {
@@ -51,7 +51,7 @@ func (s *group) copies(listed join.Survey) map[volume.UUID][]string {
 	return all
 }
 
-// sameDirectory reports whether the group and another have one directory, as through a bind mount.
+// sameDirectory reports whether two groups have the same directory, for example through a bind mount.
 func (s *group) sameDirectory(o *group) bool {
 	p, ok := s.a.Surveyors[s.vg].(interface{ SameDirectory(a, b string) bool })
 	return ok && p.SameDirectory(s.vg, o.vg)

@@ -10,20 +10,19 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Gauge reads how full mounted filesystems are, in a child.
+// A Gauge reads the usage of mounted filesystems in a child.
 type Gauge interface {
-	// Read returns the fillings of mounts, by their ids. A mount that is gone is omitted.
+	// Read returns the usages of mounts by mount id, without mounts that do not exist any more.
 	Read(ctx context.Context, ids []int) (map[int]volume.Filling, error)
 }
 
-// gaugeAsked is how old the fillings are when a request reads them again, and gaugeNew if
-// there is a mount that was not read. Without requests no child is started.
+// A request reads the usages again if they are older than this. Without requests no child is started.
 const (
 	gaugeAsked = 10 * time.Second
-	gaugeNew   = time.Second
+	gaugeNew   = time.Second // if there is a mount that was not read
 )
 
-// filesystems are the mounted filesystems of volumes, as read last.
+// filesystems has the last usages of volumes' filesystems.
 type filesystems struct {
 	mu      sync.Mutex // guards what follows
 	seen    map[volume.UUID]volume.Filling
@@ -33,8 +32,8 @@ type filesystems struct {
 	running bool
 }
 
-// look starts to read the fillings unless they are young. The channel is closed when they
-// are known; nil = none were started.
+// look starts to read the usages if they are too old. The channel is closed when they are known; nil = no
+// read was started.
 func (f *filesystems) look(a *Auditor) <-chan struct{} {
 	if a.Gauge == nil {
 		return nil
@@ -77,7 +76,7 @@ func (f *filesystems) look(a *Auditor) <-chan struct{} {
 	return done
 }
 
-// Filling returns how full the filesystem of a volume is, as read last, and when.
+// Filling returns the last usage of a volume's filesystem, and when it was read.
 func (a *Auditor) Filling(uuid volume.UUID) (volume.Filling, time.Time, bool) {
 	f := &a.filesystems
 	f.mu.Lock()

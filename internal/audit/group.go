@@ -23,12 +23,12 @@ type Surveyor interface {
 	Survey(ctx context.Context, vg string, fresh bool) join.Survey
 }
 
-// An audit starts when nothing has changed for quiet, and at the latest atMost after the
-// first change: a burst of calls causes one audit for each atMost, and none delays the calls.
+// An audit starts when nothing has changed for quiet, at the latest atMost after the first change. So many
+// calls cause one audit in each atMost, and no audit delays the calls.
 const (
 	quiet  = time.Second
 	atMost = 10 * time.Second
-	// Limit is how long one audit may take.
+	// Limit is the time limit of one audit.
 	Limit = 20 * time.Second
 )
 
@@ -42,13 +42,13 @@ type group struct {
 
 	mu            sync.Mutex // guards what follows
 	timer         *time.Timer
-	first         time.Time // of the first change since the last audit began; zero = none
-	askedSince    time.Time // start of the running call of the provider; zero = none
-	begun, stored int       // observations: how many began, and which one the findings are from
+	first         time.Time // the first change since the last audit began; zero = none
+	askedSince    time.Time // the start of the running call of the provider; zero = none
+	begun, stored int       // the number of started observations, and the number of the stored one
 	found         []status.Finding
-	files         map[volume.UUID]string // the volumes that are files, as listed last
+	files         map[volume.UUID]string // the last listed files, of volumes that are files
 	unknownReason string                 // why the metadata could not be read
-	gone          bool                   // that is because the group does not exist
+	gone          bool                   // the group does not exist, which is why unknownReason is set
 	space         spaceSeen
 }
 
@@ -82,7 +82,7 @@ func (s *group) run() {
 		s.schedule()
 		return
 	}
-	s.first = time.Time{} // a later change needs another audit
+	s.first = time.Time{} // a change from now on needs another audit
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeoutCause(s.a.ctx, Limit, ErrLimit)
 	defer cancel()
@@ -114,7 +114,7 @@ func (s *group) audit(ctx context.Context, fresh bool) join.Group {
 	return g
 }
 
-// begin returns the number of an observation that begins: two audits may run at once.
+// begin numbers an observation, because two audits may run at once.
 func (s *group) begin() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,13 +122,13 @@ func (s *group) begin() int {
 	return s.begun
 }
 
-// renamed reports the volumes whose name differs from the one in their format record. A lane
-// does so for its own volume, even if that is in another group now.
+// renamed reports the volumes whose name differs from their format record. A lane reports its own volume,
+// even if it is in another group now.
 func (s *group) renamed(g join.Group) {
-	if g.Metadata != "" || len(g.Unread) > 0 { // what is taken for a new name may be a copy
+	if g.Metadata != "" || len(g.Unread) > 0 { // a file with a new name may be a copy
 		return
 	}
-	copies := map[volume.UUID]int{} // more than one: a file was copied with its attributes, not renamed
+	copies := map[volume.UUID]int{} // a file that was copied with its attributes was not renamed
 	for _, v := range g.Volumes {
 		copies[v.UUID]++
 	}
@@ -144,9 +144,9 @@ func (s *group) renamed(g join.Group) {
 	}
 }
 
-// gather collects the facts about the group, from the slowest source first. If metadata or
-// mounts is set, the metadata or the mount table is read again; otherwise the cached one is
-// used, which is updated after each change.
+// gather collects the facts about the group, beginning with the slowest source. metadata and mounts request
+// a new read of the metadata and the mount table in place of the cached one, which is updated after each
+// change.
 func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 	o, began := s.a.Observer, time.Now()
 	g := join.Group{Name: s.vg, Survey: s.askProvider(ctx, metadata)}
@@ -156,11 +156,11 @@ func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 		table, err = o.Read(ctx)
 	}
 	if err != nil {
-		// Without the mount table no volume can be judged.
+		// Without the mount table no volume can be compared.
 		reason := "the mount table cannot be read: " + err.Error()
 		return join.Group{Name: s.vg, Survey: join.Survey{Kind: g.Kind, Metadata: reason, Kernel: reason}}
 	}
-	dirs := s.addViews(&g, func(dir string) bool { // a mount that hides another one may not respond
+	dirs := s.addViews(&g, func(dir string) bool { // a mount that covers another one may not respond
 		reached, hidden := table.At(dir)
 		return len(reached)+len(hidden) > 0
 	})
@@ -172,7 +172,7 @@ func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 			added[m.Dir+"\x00"+m.Device] = true
 		}
 	}
-	identify := g.Kernel == "" // otherwise a query for one device may hang as well
+	identify := g.Kernel == "" // otherwise a query for a device may also hang
 	for _, c := range g.Claims {
 		for _, m := range o.MountsAt(ctx, c.Dir, mounted, identify) {
 			if !added[m.Dir+"\x00"+m.Device] {
@@ -184,8 +184,8 @@ func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 	return g
 }
 
-// addViews adds the claims, leases and failed filesystems of the lanes' views, and returns
-// the directories of the claims by volume.
+// addViews adds the claims, leases and failed filesystems in the lanes' views, and returns the directories of
+// the claims by volume.
 func (s *group) addViews(g *join.Group, mounted func(dir string) bool) map[volume.UUID][]string {
 	g.Keep, g.Flags = s.config().NeverDeactivate, s.config().MountFlags
 	g.Filesystems = map[volume.UUID]volume.FS{}
@@ -202,7 +202,7 @@ func (s *group) addViews(g *join.Group, mounted func(dir string) bool) map[volum
 			if c.VG != s.vg && !here[c.UUID] {
 				continue
 			}
-			if !mounted(c.Dir) { // kubelet's root may have been moved, and its path be a link now
+			if !mounted(c.Dir) { // kubelet's root may have been moved, and its path may be a link now
 				c.Dir = asw.Resolved(c.Dir)
 			}
 			claim := join.Claim{UUID: c.UUID, LV: c.LV, Dir: c.Dir, Phase: c.Phase, For: c.User(), ReadOnly: c.ReadOnly, Found: c.Super == nil}
@@ -219,8 +219,8 @@ func (s *group) addViews(g *join.Group, mounted func(dir string) bool) map[volum
 	return dirs
 }
 
-// markBusy marks the volumes whose lanes work, or have taken a step since began: the facts
-// about them may be from different moments.
+// markBusy marks the volumes whose lanes work, or have ended a step since began: their facts may be from
+// different moments.
 func (s *group) markBusy(g *join.Group, began time.Time) {
 	g.Busy = map[volume.UUID]bool{}
 	creating := map[string]bool{}
@@ -230,14 +230,14 @@ func (s *group) markBusy(g *join.Group, began time.Time) {
 			creating[v.Name.LV] = creating[v.Name.LV] || v.ByName
 		}
 	}
-	for i, v := range g.Volumes { // Making stays set only while a lane creates the volume; else it was interrupted
+	for i, v := range g.Volumes { // unless a lane creates the volume, its creation was interrupted
 		g.Volumes[i].Making = v.Making && creating[v.Name]
 	}
 }
 
 func (s *group) config() *config.VolumeGroup { return s.a.Config.VG(s.vg) }
 
-// askProvider surveys the group, and does not wait for a provider that hangs.
+// askProvider surveys the group without waiting for a provider that hangs.
 func (s *group) askProvider(ctx context.Context, fresh bool) join.Survey {
 	unknown := func(format string, a ...any) join.Survey {
 		reason := fmt.Sprintf(format, a...)
@@ -265,16 +265,15 @@ func (s *group) askProvider(ctx context.Context, fresh bool) join.Survey {
 	case <-ctx.Done():
 	}
 	select {
-	case survey := <-result: // its error may say more than that the context has ended
+	case survey := <-result: // its error may have more details than the context's
 		return survey
 	case <-time.After(quiet):
 		return unknown("volume group %s: %v", s.vg, context.Cause(ctx))
 	}
 }
 
-// store replaces the last findings, and logs new ones and those that are over. The findings
-// of a busy volume are kept until it is judged again. It does nothing and returns false if those
-// of a later observation were stored.
+// store replaces the stored findings, and logs new and resolved ones. It keeps the findings of a busy volume
+// until the volume is compared again. If a later observation was stored, it does nothing and returns false.
 func (s *group) store(nth int, g join.Group, found []join.Finding) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -326,7 +325,7 @@ func (s *group) store(nth int, g join.Group, found []join.Finding) bool {
 	return true
 }
 
-// record adds a disagreement, or its end, to the history.
+// record adds a new or resolved finding to the history.
 func (a *Auditor) record(t status.EventType, f status.Finding) {
 	e := status.Event{Type: t, VG: f.VG, LV: f.LV, UUID: f.UUID, Dir: f.Dir, Message: f.Message}
 	if e.Code = f.Class; t == status.ResolvedEvent && f.Class != "" {
@@ -346,7 +345,7 @@ func (s *group) knownFindings() map[join.Finding]bool {
 	return all
 }
 
-// findingKey keeps the fields that join.Finding.Same compares.
+// findingKey returns the fields that join.Finding.Same compares.
 func findingKey(d join.Finding) join.Finding {
 	return join.Finding{Class: d.Class, UUID: d.UUID, Dir: d.Dir}
 }
@@ -356,8 +355,8 @@ func reportedKey(k status.Finding) join.Finding {
 	return join.Finding{Class: join.Class(k.Class), UUID: volume.UUID(k.UUID), Dir: k.Dir}
 }
 
-// Findings returns the findings of the last audits with the orphans, and for each group
-// whose metadata could not be read the reason.
+// Findings returns the findings of the last audits and the orphans, and the reasons why the metadata of
+// groups could not be read.
 func (a *Auditor) Findings() (all []status.Finding, unknown []string) {
 	for _, s := range a.groups {
 		s.mu.Lock()

@@ -23,16 +23,16 @@ type PodEvents interface {
 }
 
 const (
-	// OrphanSettle is how long something must be seen without a pause before it
-	// is called an orphan: a pod that starts or ends looks the same for a moment.
+	// OrphanSettle is how long a mount must be an orphan in all observations before it is reported:
+	// the mount of a pod that starts or ends seems to be one for a moment.
 	OrphanSettle = 25 * time.Second
-	// orphanSoon is how long after a change orphans are looked for.
+	// orphanSoon is the time between a change and a search for orphans.
 	orphanSoon = 2 * time.Second
-	// orphanRetry is the first pause after flexd could not release one automatically.
+	// orphanRetry is the first pause after a failed automatic release.
 	orphanRetry = time.Minute
 )
 
-// The classes of orphans that are mounts; those of others are internal/join's.
+// The classes of orphaned mounts; package join has the other classes.
 const (
 	OrphanedPod    = "orphaned-pod"
 	OrphanedGlobal = "orphaned-global"
@@ -50,27 +50,27 @@ func Classes() []string {
 	return all
 }
 
-// orphans are the mounts that no pod seems to need any more. They are searched for
-// while pods start and end; at rest there is no timer.
+// orphans are the mounts that no pod seems to need any more. The search runs while pods start and end; without
+// changes there is no timer.
 type orphans struct {
 	a *Auditor
 
-	looking       sync.Mutex // one look at a time
-	mu            sync.Mutex // guards what follows
+	looking       sync.Mutex // held during a search
+	mu            sync.Mutex // guards the fields below
 	timer         *time.Timer
-	due           time.Time // of the timer; zero = it does not run
+	due           time.Time // when timer fires; zero = it does not run
 	seen          map[string]*orphanCandidate
 	unknownReason string // why the processes of pods are unknown
 	strays        []status.Finding
 }
 
-// An orphanCandidate is an orphan that was seen at every look since then. Its age is
-// counted in this life of flexd, on the monotonic clock.
+// An orphanCandidate is a mount that was an orphan in every search since its first. Its age counts from the
+// start of flexd, on the monotonic clock.
 type orphanCandidate struct {
 	volume.Orphan
 	uuid     volume.UUID
 	name     volume.Name
-	user     string // of its claim
+	user     string // the user of its claim
 	since    time.Time
 	reported bool
 
@@ -79,7 +79,7 @@ type orphanCandidate struct {
 	pause  time.Duration
 }
 
-// schedule has orphans looked for within that time.
+// schedule schedules a search for orphans within that time.
 func (o *orphans) schedule(d time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -98,7 +98,7 @@ func (o *orphans) scheduleLocked(d time.Duration) {
 	o.timer = time.AfterFunc(d, o.look)
 }
 
-// look looks for orphans, and again when what it saw may have become one.
+// look searches for orphans, and schedules the next search.
 func (o *orphans) look() {
 	o.looking.Lock()
 	defer o.looking.Unlock()
@@ -126,7 +126,7 @@ func (o *orphans) look() {
 	now := time.Now()
 	for dir, s := range o.seen {
 		if _, still := found[dir]; !still {
-			if releasing[s.uuid] && dirs[dir] { // which proves nothing yet
+			if releasing[s.uuid] && dirs[dir] { // its release may still fail
 				o.scheduleLocked(orphanSoon)
 				continue
 			}
@@ -147,13 +147,12 @@ func (o *orphans) look() {
 		s.Why, s.name, s.user = f.Why, f.name, f.user
 		o.judge(s, now)
 	}
-	if running { // and there is no event for their end
+	if running { // no event will report their end
 		o.scheduleLocked(OrphanSettle)
 	}
 }
 
-// storeStrays replaces those that were seen last, and logs new ones and those that are gone. The
-// caller holds the lock.
+// storeStrays replaces the stored strays, and logs new and resolved ones. The caller holds the lock.
 func (o *orphans) storeStrays(strays []status.Finding) {
 	gone := map[string]status.Finding{}
 	for _, s := range o.strays {
@@ -177,8 +176,8 @@ func (o *orphans) storeStrays(strays []status.Finding) {
 	o.strays = strays
 }
 
-// judge reports an orphan once it has settled, and releases it once that is
-// allowed. The caller holds the lock.
+// judge reports an orphan after OrphanSettle, and releases it when the configuration allows it. The caller
+// holds the lock.
 func (o *orphans) judge(s *orphanCandidate, now time.Time) {
 	age := now.Sub(s.since)
 	if age < OrphanSettle {
@@ -202,8 +201,8 @@ func (o *orphans) judge(s *orphanCandidate, now time.Time) {
 	go o.reclaim(s)
 }
 
-// reclaim releases an orphan as `flexd release` would, but only with the proof
-// that no other mount namespace has its device.
+// reclaim releases an orphan like `flexd release`, but only if it is proven that no other mount namespace has
+// its device.
 func (o *orphans) reclaim(s *orphanCandidate) {
 	err := o.a.Release(o.a.ctx, s.uuid, s.name, s.Dir)
 	o.mu.Lock()
@@ -218,8 +217,8 @@ func (o *orphans) reclaim(s *orphanCandidate) {
 	o.a.Log.WithField("volume", s.name.String()).WithField("dir", s.Dir).WithField("again", s.pause).WithError(err).Warn("the orphan is not released")
 }
 
-// find looks for orphans among the claims, and at kubelet's control groups. running
-// reports whether a pod runs whose end causes no event.
+// find returns the orphans by the claims and kubelet's control groups. running reports whether a pod runs whose
+// end causes no event.
 func (o *orphans) find(views []*View) (found map[string]*orphanCandidate, running bool, unknown string) {
 	events := o.a.PodEvents
 	found = map[string]*orphanCandidate{}
@@ -246,7 +245,7 @@ func (o *orphans) find(views []*View) (found map[string]*orphanCandidate, runnin
 			}
 		}
 		pods.Forget(ours)
-		// First follow, then look: an end between the two is notified.
+		// Follow comes first, so that the end of a pod after the search causes an event.
 		unwatched := events == nil || !events.Follow(files)
 		life = func(dir string) (volume.Life, string) {
 			uid := ob.Place(dir).Pod
@@ -269,7 +268,7 @@ func (o *orphans) find(views []*View) (found map[string]*orphanCandidate, runnin
 	return found, running, unknown
 }
 
-// listed are the orphans that have settled, as disagreements.
+// listed returns the reported orphans as findings.
 func (o *orphans) listed() (all []status.Finding) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -282,23 +281,23 @@ func (o *orphans) listed() (all []status.Finding) {
 	return all
 }
 
-// finding describes the orphan.
+// finding returns the orphan as a finding.
 func (s *orphanCandidate) finding() status.Finding {
 	now := time.Now()
 	d := status.Finding{VG: s.name.VG, LV: s.name.LV, UUID: string(s.uuid), Dir: s.Dir,
-		Since: now.Add(-now.Sub(s.since)), // right by today's wall clock, wherever it stood then
-		Hint:  "flexd release " + s.Dir + " says what it would do, and does it with --yes"}
+		Since: now.Add(-now.Sub(s.since)), // by the present wall clock, even if it was set since
+		Hint:  "flexd release " + s.Dir + " shows what it would do, and does it with --yes"}
 	if s.Kind == volume.Staged {
 		d.Class, d.Message = OrphanedGlobal, "kubelet's global mount at "+s.Dir+" is left: "+s.Why
 	} else {
 		d.Class, d.Message = OrphanedPod, "the mount at "+s.Dir+", for "+s.user+", is left: "+s.Why+", and kubelet has not asked for the unmount"
-		d.Hint = "restart kubelet: it unmounts what pods left that are deleted, if it finds the driver. Where it does not, " + d.Hint
+		d.Hint = "restart kubelet: it unmounts the volumes of deleted pods if it finds the driver. If it does not, " + d.Hint
 	}
 	return d
 }
 
-// strays are kubelet's directories for volumes that are not empty although nothing is
-// mounted there, and that no claim is about: of a claim, the missing mount is reported.
+// strays returns kubelet's directories of volumes that are not empty, although nothing is mounted there. It
+// omits directories with a claim, whose missing mount is reported.
 func strays(o *asw.Observer, claimed map[string]bool) (all []status.Finding) {
 	table := o.LastTable()
 	for _, s := range o.Strays() {
@@ -309,7 +308,7 @@ func strays(o *asw.Observer, claimed map[string]bool) (all []status.Finding) {
 		if s.Kind != volume.Staged {
 			whose = "the directory of pod uid " + s.Pod
 		}
-		hint := "look at them: they were written while nothing was mounted there. Move them away (mv); kubelet removes the directory at its next attempt, within about two minutes, or after its restart"
+		hint := "look at these files: they were written while nothing was mounted there. Move them away (mv); kubelet removes the directory at its next attempt, within about two minutes, or after its restart"
 		for _, name := range s.Names {
 			if at := filepath.Join(s.Dir, name); table != nil && table.Top(at) != nil {
 				hint = "umount " + at + "; then " + hint
@@ -321,7 +320,7 @@ func strays(o *asw.Observer, claimed map[string]bool) (all []status.Finding) {
 	return all
 }
 
-// Releasable says whether a disagreement is one that `flexd release` handles.
+// Releasable reports whether `flexd release` handles a finding.
 func Releasable(d status.Finding) bool {
 	switch d.Class {
 	case OrphanedPod, OrphanedGlobal, string(join.ClaimedMissing), string(join.ActiveUnclaimed):

@@ -15,16 +15,16 @@ import (
 
 // A PoolSource is a provider whose volumes may share thin pools.
 type PoolSource interface {
-	// PoolStates returns the state of the pools of those names, nil = all. It starts
-	// no process and does not wait.
+	// PoolStates returns the state of the named pools, nil = all. It starts no process and does not
+	// wait.
 	PoolStates(vg string, names []string) ([]lvm.Pool, error)
 }
 
-// poolPause is the time between two looks at the thin pools of claimed volumes:
-// there is no event for their usage.
+// poolPause is the time between two observations of the thin pools of claimed volumes, for whose usage there is
+// no event.
 const poolPause = 30 * time.Second
 
-// pools are the thin pools in use. Without one there is no timer.
+// pools are the thin pools in use. Without a pool there is no timer.
 type pools struct {
 	mu    sync.Mutex          // guards what follows
 	used  map[string][]string // VG → pools with a claimed volume, sorted
@@ -32,8 +32,7 @@ type pools struct {
 	timer *time.Timer
 }
 
-// usePools notes which pools the claimed volumes of a group are in, and looks at
-// them: something has changed in the group.
+// usePools updates the pools of a group's claimed volumes after a change, and observes them.
 func (a *Auditor) usePools(g join.Group) {
 	if g.Metadata != "" || a.Pools[g.Name] == nil {
 		return // as before
@@ -63,8 +62,7 @@ func (a *Auditor) usePools(g join.Group) {
 	a.lookAtPools()
 }
 
-// lookAtPools looks at the pools in use, and again after a pause as long as
-// there are any.
+// lookAtPools observes the pools in use, and again after a pause as long as there are any.
 func (a *Auditor) lookAtPools() {
 	p := &a.pools
 	p.mu.Lock()
@@ -81,7 +79,7 @@ func (a *Auditor) lookAtPools() {
 			a.Log.WithField("vg", vg).WithError(err).Warn("thin pools cannot be inspected")
 		}
 		for _, one := range states {
-			a.noticePool(one)
+			a.storePool(one)
 		}
 	}
 	if any && a.ctx.Err() == nil {
@@ -89,9 +87,8 @@ func (a *Auditor) lookAtPools() {
 	}
 }
 
-// noticePool stores the state of a pool, and logs when it gets worse or
-// better. The caller holds the lock.
-func (a *Auditor) noticePool(one lvm.Pool) {
+// storePool stores the state of a pool, and logs if it is worse or better. The caller holds the lock.
+func (a *Auditor) storePool(one lvm.Pool) {
 	now := status.Pool{
 		VG: one.Name.VG, Name: one.Name.LV, Active: one.Active, Mode: one.Mode,
 		DataUsed: one.Data.Used, DataTotal: one.Data.Total, MetadataUsed: one.Metadata.Used, MetadataTotal: one.Metadata.Total,
@@ -114,7 +111,7 @@ func (a *Auditor) noticePool(one lvm.Pool) {
 	}
 }
 
-// judgePool returns why a pool cannot be used, or else that it is fuller than the threshold.
+// judgePool returns why a pool cannot be used, or a warning if its usage exceeds the threshold.
 func (a *Auditor) judgePool(one lvm.Pool) (problem, warning string) {
 	threshold := 100.0
 	if vg := a.Config.VG(one.Name.VG); vg != nil && vg.ThinPoolWarning > 0 {
@@ -126,7 +123,7 @@ func (a *Auditor) judgePool(one lvm.Pool) (problem, warning string) {
 	return problem, warning
 }
 
-// PoolStates returns the pools in use as they were seen last.
+// PoolStates returns the last states of the pools in use.
 func (a *Auditor) PoolStates() []status.Pool {
 	a.pools.mu.Lock()
 	defer a.pools.mu.Unlock()

@@ -12,35 +12,34 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A SpaceSource is a provider that knows the space of its volume groups.
+// A SpaceSource is a provider that reports the space of its volume groups.
 type SpaceSource interface {
 	// Space returns the space of a group, and the largest volume up to limit bytes that can
 	// be created. It starts no process; it may wait for a filesystem that hangs.
 	Space(vg string, limit int64) (volume.Space, error)
 }
 
-// There are few events for what is written to a thin pool or to a filesystem. The space is
-// observed when it is asked for and older than spaceAsked, and at an audit if it is older
-// than spaceAtRest, so that a group that hangs has a last observation. An answer waits at
-// most spaceWait for an observation that has just begun.
+// Few events report writes to a thin pool or a filesystem. The space is observed for a request if it is older
+// than spaceAsked, and at an audit if it is older than spaceAtRest, so that there is an observation of a
+// group that hangs later. A request waits at most spaceWait for an observation.
 const (
 	spaceAsked  = 2 * time.Second
 	spaceAtRest = 5 * time.Minute
 	spaceWait   = 500 * time.Millisecond
 )
 
-// A spaceSeen is the space of a group as observed last.
+// A spaceSeen is the last observed space of a group.
 type spaceSeen struct {
 	volume.Space
-	limit   int64 // of its largest volume
+	limit   int64 // the limit for its largest volume
 	pools   []lvm.Pool
 	at      time.Time // zero = never
 	tried   time.Time
-	err     error         // of the last try
-	running chan struct{} // closed when the running one ends; nil = there is none
+	err     error         // the error of the last try
+	running chan struct{} // closed when the running observation ends; nil = none runs
 }
 
-// largestAllowed is the limit of the largest volume that flexd may create; 0 = none.
+// largestAllowed returns the size of the largest volume that flexd may create; 0 = none.
 func largestAllowed(vg *config.VolumeGroup) int64 {
 	if vg.Create {
 		return vg.MaxSize
@@ -48,8 +47,8 @@ func largestAllowed(vg *config.VolumeGroup) int64 {
 	return 0
 }
 
-// lookAtSpace observes the space of the group unless that is younger than age. The channel is
-// closed when the observation that runs has ended; nil = there is none. There is at most one.
+// lookAtSpace observes the space of the group if the last observation is older than age. At most one
+// observation runs; the channel is closed when it ends, nil = none runs.
 func (s *group) lookAtSpace(age time.Duration) <-chan struct{} {
 	source, vg := s.a.Spaces[s.vg], s.config()
 	s.mu.Lock()
@@ -77,15 +76,15 @@ func (s *group) lookAtSpace(age time.Duration) <-chan struct{} {
 	return see.running
 }
 
-// LookAtSpace observes the space of the groups and how full the filesystems are, if that is
-// too long ago. It waits for what it starts, at most spaceWait.
+// LookAtSpace observes the space of the groups and the usage of the filesystems, if the last observation is too
+// old. It waits at most spaceWait for the observations that it starts.
 func (a *Auditor) LookAtSpace() {
 	wait, cancel := context.WithTimeout(a.ctx, spaceWait)
 	defer cancel()
 	started := []<-chan struct{}{a.filesystems.look(a)}
 	for _, s := range a.groups {
 		s.mu.Lock()
-		hangs := s.space.running != nil // an earlier answer has waited for it
+		hangs := s.space.running != nil // an earlier request has waited for it
 		s.mu.Unlock()
 		if running := s.lookAtSpace(spaceAsked); !hangs {
 			started = append(started, running)
@@ -103,11 +102,11 @@ func (a *Auditor) LookAtSpace() {
 	}
 }
 
-// Groups returns the space of the configured volume groups as observed last.
+// Groups returns the last observed space of the configured volume groups.
 func (a *Auditor) Groups() []status.Group {
 	groups := []status.Group{}
 	for _, vg := range a.Config.Get().VolumeGroups {
-		one := status.Group{Name: vg.Name, Provider: vg.Provider, Directory: vg.Directory, State: status.GroupUnknown, Error: "its provider does not know its space"}
+		one := status.Group{Name: vg.Name, Provider: vg.Provider, Directory: vg.Directory, State: status.GroupUnknown, Error: "its provider does not report its space"}
 		if s := a.groups[vg.Name]; s != nil {
 			s.spaceOf(&vg, &one)
 		}
@@ -122,7 +121,7 @@ func (s *group) spaceOf(vg *config.VolumeGroup, g *status.Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	see := &s.space
-	current := see.limit == largestAllowed(vg) // else a reload has changed it since
+	current := see.limit == largestAllowed(vg) // otherwise a reload has changed it since
 	if !see.at.IsZero() {
 		at := see.at
 		g.ObservedAt, g.Size, g.Free = &at, see.Size, see.Free
