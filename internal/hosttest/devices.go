@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// What an operator does to files and loop devices.
+// Actions of an operator on files and loop devices.
 
 // HoldDevice opens the volume's block device; nil if there is none.
 func (h *Host) HoldDevice(file string) (release func()) {
@@ -25,8 +25,8 @@ func (h *Host) HoldDevice(file string) (release func()) {
 	}
 }
 
-// Shrink is an operator's lvreduce -f, also of a volume that is mounted. It says whether
-// there is one.
+// Shrink is an operator's lvreduce -f, also of a mounted volume. It reports whether the volume
+// exists.
 func (h *Host) Shrink(file string, size int64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -46,9 +46,9 @@ func (h *Host) resize(f *File, size int64) {
 	}
 }
 
-// WriteRaw writes to a volume's device as dm-crypt or a database does, at any time, over
-// any data, except between the proof that it is blank and the end of mkfs: flexd cannot
-// see a write then. It reports whether that was possible.
+// WriteRaw writes to a volume's device, as dm-crypt or a database does, at any time and over any
+// data, but not between the proof that it is blank and the end of mkfs, when flexd cannot detect
+// a write. It reports whether it has written.
 func (h *Host) WriteRaw(file string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,8 +61,8 @@ func (h *Host) WriteRaw(file string) bool {
 	return true
 }
 
-// Wipe is an owner that needs nothing of what is on a volume that flexd refuses to
-// format, and takes the way out: what is there goes, and its format record.
+// Wipe erases the data and the format record of a volume that flexd refuses to format, as an owner
+// does who does not need the data.
 func (h *Host) Wipe(file string) {
 	h.mu.Lock()
 	f := h.files[file]
@@ -87,7 +87,7 @@ func (h *Host) Wipe(file string) {
 	}
 }
 
-// HideHolders ends all answers to which host holds a lock, as with another lock manager.
+// HideHolders makes the holders of locks unknown, as with another lock manager.
 func (d *Disk) HideHolders() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -96,8 +96,7 @@ func (d *Disk) HideHolders() bool {
 	return !was
 }
 
-// Empty makes all of a volume read as zeros, as a restored array or an administrator does, if
-// no host uses it.
+// Empty zeroes a volume that no host uses, as a restored array or an administrator does.
 func (d *Disk) Empty(file string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -110,7 +109,7 @@ func (d *Disk) Empty(file string) bool {
 	return true
 }
 
-// VolumeOf returns which volume a device node is of.
+// VolumeOf returns the volume of a device node.
 func (h *Host) VolumeOf(device string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -120,7 +119,7 @@ func (h *Host) VolumeOf(device string) string {
 	return ""
 }
 
-// Hide takes a volume's file away, as when its disk goes, and brings it back.
+// Hide removes a volume's file, as when its disk disappears, or restores it.
 func (h *Host) Hide(file string) (show func(), ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -138,9 +137,9 @@ func (h *Host) Hide(file string) (show func(), ok bool) {
 	}, true
 }
 
-// Tidy unmounts what others have mounted, and copies that nothing takes away any more, as
-// far as nothing is mounted on them, and says whether it did; volumes get their size back; the devices of deleted
-// files go when nothing uses them; the faults that are still to come end.
+// Tidy unmounts foreign mounts and leftover copies of mounts, unless something is mounted on them, and
+// reports whether it has unmounted any. It restores the sizes of volumes, removes unused devices of
+// deleted files, and disarms faults.
 func (h *Host) Tidy() (any bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -161,8 +160,8 @@ func (h *Host) Tidy() (any bool) {
 	return any
 }
 
-// Losetup is an operator's losetup -f of a volume's file, beside flexd's; nil if
-// there is no such file.
+// Losetup is an operator's losetup -f of a volume's file, in addition to flexd's device; nil if there
+// is no such file.
 func (h *Host) Losetup(file string) (detach func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -180,7 +179,7 @@ func (h *Host) Losetup(file string) (detach func()) {
 }
 
 // Activate gives a volume a device that looks like flexd's, as an operator's
-// lvchange -ay does: nothing is noted of it. It says whether that was possible.
+// lvchange -ay does, without a note. It reports whether it has activated it.
 func (h *Host) Activate(file string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -200,8 +199,8 @@ func (h *Host) Activate(file string) bool {
 	return true
 }
 
-// Deactivate is an operator's losetup -d of a volume's device, also of one of flexd: it
-// goes when nothing uses it any more. It says whether there is one.
+// Deactivate is an operator's losetup -d of a volume's device, also of a device of flexd: the device
+// is removed when nothing uses it. It reports whether there is a device.
 func (h *Host) Deactivate(file string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -221,7 +220,7 @@ func (h *Host) Deactivate(file string) bool {
 	return true
 }
 
-// detached takes away the devices that were to go when their last user ends.
+// detached removes the unused devices that are to be detached after their last use.
 func (h *Host) detached() {
 	for name, l := range h.loops {
 		if l.going && l.openers == 0 && len(h.mountsOf(l.file)) == 0 && h.live[l.file] == "" && !h.frozen[l.file] {
@@ -230,7 +229,7 @@ func (h *Host) detached() {
 	}
 }
 
-// DeactivateOwn takes away what Activate has made, unless flexd has it by now.
+// DeactivateOwn removes the device that Activate has made, unless flexd uses it now.
 func (h *Host) DeactivateOwn(noted func(uuid string) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -266,8 +265,8 @@ func (h *Host) UUIDOf(file string) string {
 	return ""
 }
 
-// created reports whether a volume of a shared group was created and not used yet. It has no
-// note during its creation, and none if that was interrupted.
+// created reports whether a volume of a shared group was created and not used yet. It has no note
+// during its creation, or after an interrupted one.
 func (h *Host) created(f *File) bool {
 	return h.locking != nil && (slices.Contains(f.Tags, "flexd.creating") || f.Created && f.State == Blank)
 }

@@ -39,7 +39,7 @@ type Env struct {
 	// of kubelet's: it returns the channel that ends the wait for an answer, or nil.
 	Command func(c run.Cmd)
 	Calling func(r flexvolume.Request) (over func(*flexvolume.Answer))
-	// Gauge, if set before the start, says how full mounted filesystems are.
+	// Gauge, if set before the start, returns the usage of mounted filesystems.
 	Gauge interface {
 		Read(ctx context.Context, ids []int) (map[int]volume.Filling, error)
 	}
@@ -121,8 +121,8 @@ func (e *Env) dirs() (notes, records string) {
 	return e.notes(), e.records()
 }
 
-// Each life has its own directories, which are taken away from it in the instant of its
-// death: later writes of its goroutines have no effect.
+// Each life has its own directories, which it loses at its end: later writes of its goroutines have no
+// effect.
 func (e *Env) notes() string { return filepath.Join(e.Config.RunDir, fmt.Sprintf("notes.%d", e.gen)) }
 func (e *Env) records() string {
 	return filepath.Join(e.Config.StateDir, fmt.Sprintf("formats.%d", e.gen))
@@ -133,8 +133,7 @@ func (e *Env) records() string {
 func (e *Env) Notes() string   { n, _ := e.dirs(); return n }
 func (e *Env) Records() string { _, r := e.dirs(); return r }
 
-// Cgroups is where kubelet's control groups of this node would be. There are none until a
-// test creates some.
+// Cgroups is the directory of this node's kubelet control groups. It is empty until a test creates some.
 func (e *Env) Cgroups() string { return filepath.Join(e.tmp, "cgroup") }
 
 // Flex returns the FlexVolume frontend of the running flexd.

@@ -47,8 +47,8 @@ func (h *Host) useOf(l *loop) volume.Use {
 	return volume.Unused
 }
 
-// takes is called first by every child that will write to a device which is not mounted. A
-// device that flexd knew to be in use is written all the same: the user's data shows that.
+// takes is called first by every child that will write to an unmounted device. The child also writes to a
+// device that flexd knew to be in use: the damage of the user's data reveals the error.
 func (h *Host) takes(p *process, l *loop) error {
 	switch use := h.useOf(l); {
 	case use == volume.Unused:
@@ -103,13 +103,12 @@ func zero(p *process, a deviceArg, l *loop) (any, error) {
 	return struct{}{}, nil
 }
 
-// writes is what a format works as from its first write on.
+// writes marks a format from its first write on.
 const writes = "mkfs"
 
-// format is the child that proves the device blank, makes the filesystem and, if mkfs fails
-// by itself, erases its writes. It refuses like the real child; it is still a broken
-// promise if flexd starts it on a device that flexd has seen to be neither blank nor
-// half-made.
+// format is the child that proves the device blank, makes the filesystem and, if mkfs fails by itself,
+// erases its writes. It refuses like the real child. Nevertheless flexd breaks a promise if it starts the
+// child on a device that it has observed to be neither blank nor half formatted.
 func format(p *process, text []byte) (any, error) {
 	a := decode[mount.Formatting](p, text)
 	h := p.h

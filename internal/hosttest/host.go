@@ -21,13 +21,13 @@ type Host struct {
 
 	// Pace is called before, during and after the effect of a command.
 	Pace func(p Point) Fate
-	// Permitted, if set, is called when flexd has permitted a mount, Mounted when it
-	// appears: time passes in between, and callers end.
+	// Permitted, if set, is called when flexd has permitted a mount, and Mounted when it appears. Time
+	// passes in between, and callers may end.
 	Permitted, Mounted func(dir, uuid string)
 	// Lenient permits external changes: mounts and devices may change under flexd's
 	// commands.
 	Lenient bool
-	// Careless is set while notes cannot be written: releases continue without notes.
+	// Careless is set while notes cannot be written, so that releases continue without notes.
 	Careless bool
 
 	mu        *sync.Mutex   // guards all of the following; of hosts with a common disk, the disk's
@@ -69,7 +69,7 @@ type Point struct {
 
 func (p Point) String() string { return p.Op + " " + p.On + " " + p.Where }
 
-// A Fate is the continuation of a command after a point.
+// A Fate says how a command continues after a point.
 type Fate int
 
 // The fates of a command.
@@ -154,8 +154,8 @@ func NewHost(broke func(string, ...any)) *Host {
 	return h
 }
 
-// NewSharedHost returns a machine that sees a disk with other machines. Its number is its
-// host id for sanlock.
+// NewSharedHost returns a machine that shares a disk with other machines. Its number is its host id for
+// sanlock.
 func NewSharedHost(broke func(string, ...any), d *Disk, id int) *Host {
 	h := NewHost(broke)
 	h.mu, h.files = &d.mu, d.files
@@ -260,7 +260,7 @@ func (h *Host) newLoop(f *File) *loop {
 	}
 }
 
-// loopOf returns the file's device, which an operator's own is not.
+// loopOf returns the file's device, except an operator's own device.
 func (h *Host) loopOf(f *File) *loop {
 	for _, name := range h.loopNames() {
 		if l := h.loops[name]; l.file == f && !l.foreign {

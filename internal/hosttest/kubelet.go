@@ -98,8 +98,8 @@ var ErrKubeletDied = errors.New("kubelet died")
 // errDriverKilled is kubelet's error for a flexdriver that was killed.
 var errDriverKilled = errors.New("signal: killed")
 
-// Call is one exec of flexdriver: it waits for a flexd, asks again when flexd dies without
-// an answer, and closes the connection when its kubelet dies.
+// Call is one exec of flexdriver: it waits for a flexd, repeats the call when flexd dies without an
+// answer, and closes the connection when its kubelet dies.
 func (k *Kubelet) Call(verb string, args ...string) (flexvolume.Answer, error) {
 	return k.CallAt(k.E.M.Boot(), verb, args...)
 }
@@ -180,8 +180,8 @@ func (k *Kubelet) CallAt(started time.Duration, verb string, args ...string) (fl
 	}
 }
 
-// watch verifies that flexd answers in time, with any behaviour of its children: only the
-// time for a committed mount is added to a call's deadline.
+// watch verifies that flexd answers in time, whatever its children do: only the time for a committed mount
+// is added to a call's deadline.
 func (e *Env) watch(l *life, r flexvolume.Request) *time.Timer {
 	const grace = 21 * time.Second
 	waited := e.M.Boot() - time.Duration(r.Started)
@@ -212,14 +212,14 @@ func (k *Kubelet) about(args []string) (about string) {
 	return about
 }
 
-// Remember makes a new kubelet find the directory of a pod.
+// Remember gives a new kubelet the directory of a pod.
 func (k *Kubelet) Remember(p Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.wants[k.Dir(p)] = p
 }
 
-// call is Call whose failure is an error.
+// call is Call with failures as errors.
 func (k *Kubelet) call(verb string, args ...string) (string, error) {
 	a, err := k.Call(verb, args...)
 	if err == nil && a.Status != flexvolume.StatusSuccess {

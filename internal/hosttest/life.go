@@ -125,14 +125,14 @@ func (e *Env) held(l *life) func(lock string) *run.LockedError {
 	}
 }
 
-// A Pause stops flexd's goroutines between their steps, so that a scheduler selects the
-// next one. It returns when over is closed.
+// A Pause stops a goroutine of flexd between its steps, so that a scheduler can select the next one. It
+// returns when over is closed.
 type Pause func(what string, over <-chan struct{})
 
 // SetPause sets the pause, also while flexd runs.
 func (e *Env) SetPause(p Pause) { e.pauses.Store(&p) }
 
-// pause stops a goroutine of one life of flexd where the test wants it.
+// pause stops a goroutine of one life of flexd at a point that the test selects.
 func (e *Env) pause(l *life, what string) {
 	if pause := e.pauses.Load(); pause != nil && !l.dead.Load() {
 		(*pause)(what, l.over)
@@ -141,7 +141,7 @@ func (e *Env) pause(l *life, what string) {
 
 var errStopped = errors.New("the test is over")
 
-// crash is kill -9: nothing this life does from here on has an effect.
+// crash is kill -9: later actions of this life have no effect.
 func (l *life) crash() {
 	e := l.e
 	e.mu.Lock()
@@ -225,7 +225,7 @@ func (e *Env) waits(d driver) (off func()) {
 // Crash kills flexd now.
 func (e *Env) Crash() { e.current().crash() }
 
-// Again kills flexd and starts the next one. From here on a test starts each by itself.
+// Again kills flexd and starts the next one. After it, the test itself starts each flexd.
 func (e *Env) Again() {
 	e.Patient = true
 	e.Crash()

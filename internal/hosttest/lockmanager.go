@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// The times of sanlock with io_timeout 2: a host renews its lease this often, has lost its
-// locks if it could not for renewFail, and is dead for others, and reset by its watchdog,
-// before hostDead.
+// The times of sanlock with io_timeout 2: the interval of renewals, the time without a renewal after which
+// a host has lost its locks, and the time after which other hosts consider it dead, before which its
+// watchdog has reset it.
 const (
 	ioTimeout    = 2 * time.Second
 	renewEvery   = 2 * ioTimeout
@@ -24,11 +24,11 @@ const (
 	tick = time.Second
 )
 
-// HostDead is the time without a renewal after which the locks of a host may be taken over.
+// HostDead is the time without a renewal after which other hosts may take over the locks of a host.
 const HostDead = hostDead
 
-// A Disk is a disk that several hosts see, with one shared volume group of LVM on it: its
-// metadata, its volumes, and the leases of sanlock.
+// A Disk is a disk that several hosts share, with one volume group: its metadata, its volumes, and the
+// leases of sanlock.
 type Disk struct {
 	mu     sync.Mutex               // that of all hosts, too
 	files  map[string]*File         // the volumes, by path
@@ -92,7 +92,7 @@ type LockManager struct {
 	disk *Disk
 	id   int
 
-	// Watchdog is whether the machine has one, and Reset is what that does.
+	// Watchdog reports whether the machine has a watchdog, which calls Reset.
 	Watchdog bool
 	Reset    func()
 	// Kill is lvmlockctl_kill_command, which lvmlockd starts when the lease is lost.
@@ -128,15 +128,14 @@ func (d *Disk) manager(h *Host, id int) *LockManager {
 	return m
 }
 
-// boot is the state after a boot.
+// boot sets the state after a boot.
 func (m *LockManager) boot() {
 	m.sanlock, m.lvmlockd, m.off, m.paused, m.space, m.armed = true, true, false, false, none, false
 	m.users, m.life, m.stopped, m.resumed = 0, m.life+1, time.Time{}, time.Time{}
 	m.seen, m.held, m.orphans, m.unreleased = map[int]sighting{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 }
 
-// Run is the life of the daemons: it renews the host's lease, follows those of others, and
-// resets the machine.
+// Run runs the daemons: it renews the host's lease, observes the leases of others, and resets the machine.
 func (m *LockManager) Run(done <-chan struct{}) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
@@ -153,7 +152,7 @@ func (m *LockManager) Run(done <-chan struct{}) {
 	}
 }
 
-// second is what happens in one second. It returns what follows, without the lock.
+// second simulates one second. It returns a function that the caller calls without the lock.
 func (m *LockManager) second(now time.Time) (after func()) {
 	after = func() {}
 	if !m.stopped.IsZero() {
@@ -196,7 +195,7 @@ func (m *LockManager) join(now time.Time) {
 	m.watch(now)
 }
 
-// watch notes which leases of other hosts have changed.
+// watch records the changes of other hosts' leases.
 func (m *LockManager) watch(now time.Time) {
 	for id, l := range m.disk.hosts {
 		if s, ok := m.seen[id]; !ok || s.hostLease != *l {
@@ -205,7 +204,7 @@ func (m *LockManager) watch(now time.Time) {
 	}
 }
 
-// counts reports whether the lock of another host counts: that host may live.
+// counts reports whether the lock of another host is valid, because that host may be alive.
 func (m *LockManager) counts(id, generation int) bool {
 	l := m.disk.hosts[id]
 	if l.free || l.generation != generation {
@@ -277,7 +276,7 @@ func (m *LockManager) ready() error {
 	return nil
 }
 
-// acquire takes a lock. It stays when the command that took it ends.
+// acquire takes a lock, which remains after the command that took it.
 func (m *LockManager) acquire(key string, shared bool) error {
 	if err := m.ready(); err != nil {
 		return err
@@ -299,7 +298,7 @@ func (m *LockManager) acquire(key string, shared bool) error {
 	return nil
 }
 
-// release ends a lock. If the disk does not answer it is written later.
+// release releases a lock. If the disk does not respond, the release is written later.
 func (m *LockManager) release(key string) error {
 	if !m.lvmlockd {
 		return errNoLockd
@@ -358,13 +357,12 @@ func (m *LockManager) Pause(stop bool) bool {
 	return was != m.paused
 }
 
-// Stopped is how long a host may use volumes that another has taken over, after its time was
-// stopped: it fences them within 3 s. Until it has renewed its lease, it is dead for others, which
-// also take over what it sets up in that time.
+// Stopped is how long a host whose time was stopped may use volumes that another host has taken over: it
+// fences them within 3 s. Until it has renewed its lease, other hosts consider it dead, and may also take
+// over volumes that it sets up in that time.
 const Stopped = renewEvery + 3*time.Second
 
-// StopTime stops the machine and its time, as virsh suspend does, or lets it continue: for it
-// no time has passed.
+// StopTime stops the machine and its clocks, as virsh suspend does, or lets it continue.
 func (m *LockManager) StopTime(stop bool) bool {
 	m.disk.mu.Lock()
 	defer m.disk.mu.Unlock()
@@ -385,9 +383,9 @@ func (m *LockManager) StopTime(stop bool) bool {
 	return true
 }
 
-// unaware reports whether flexd may not have noticed yet that the machine's time was stopped. Until
-// its lease is renewed, which needs sanlock, the lockspace and the disk, others may take over also
-// what the machine works on since then; without that its watchdog resets it.
+// unaware reports whether flexd may not have detected yet that the machine's time was stopped. Until its
+// lease is renewed, which needs sanlock, the lockspace and the disk, other hosts may also take over
+// volumes that it sets up since then; if the lease is not renewed, its watchdog resets it.
 func (m *LockManager) unaware() bool {
 	if m.resumed.IsZero() {
 		return false
@@ -395,7 +393,7 @@ func (m *LockManager) unaware() bool {
 	return m.armed && !m.renewed.After(m.resumed) || time.Since(m.resumed) < Stopped || m.reported.IsZero() || time.Since(m.reported) < Stopped
 }
 
-// Unaware reports whether flexd may not have noticed yet that the machine's time was stopped.
+// Unaware reports whether flexd may not have detected yet that the machine's time was stopped.
 func (m *LockManager) Unaware() bool {
 	m.disk.mu.Lock()
 	defer m.disk.mu.Unlock()
@@ -425,8 +423,8 @@ func (m *LockManager) KillLockd() bool {
 	return true
 }
 
-// AdoptLocks starts lvmlockd again (lvmlockd --adopt 1): it takes the locks of active volumes
-// over, and an operator releases the others (sanlock client release -O 1).
+// AdoptLocks starts lvmlockd again (lvmlockd --adopt 1): it adopts the locks of active volumes, and an
+// operator releases the others (sanlock client release -O 1).
 func (m *LockManager) AdoptLocks() bool {
 	m.disk.mu.Lock()
 	defer m.disk.mu.Unlock()
@@ -508,7 +506,7 @@ func (h *Host) deviceOf(f *File) *loop {
 	return h.loopOf(f)
 }
 
-// alone verifies that no other machine that runs has a volume mounted or writes to it.
+// alone verifies that no other running machine has a volume mounted or writes to it.
 func (h *Host) alone(p *process, f *File) {
 	if h.locking == nil || !h.locking.acts(f) {
 		return
@@ -527,8 +525,8 @@ func (h *Host) mustTag(f *File, prefix string) {
 	}
 }
 
-// acts reports whether the machine runs, and its device of a volume is not fenced. One whose
-// time was stopped has a moment to fence it.
+// acts reports whether the machine runs, and its device of a volume is not fenced. A machine whose time was
+// stopped gets some time to fence it.
 func (m *LockManager) acts(f *File) bool {
 	l := m.h.deviceOf(f)
 	return !m.off && !m.paused && !m.unaware() && (l == nil || !l.fenced)
@@ -538,8 +536,7 @@ func (h *Host) writable(f *File) bool {
 	return slices.ContainsFunc(h.mountsOf(f), func(m *mnt) bool { return !m.ro && !m.superRO })
 }
 
-// Conflicts returns the volumes that two machines that run have mounted, at least one of them
-// writable.
+// Conflicts returns the volumes that two running machines have mounted, at least one of them writable.
 func (d *Disk) Conflicts() (all []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -12,8 +12,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A locks is what flexd knows of its host's lock manager, as a lockspace.Manager does. Its
-// answers may be old when they arrive.
+// A locks stands for the lockspace.Manager of flexd. Its answers may be outdated when they arrive.
 type locks struct {
 	m *LockManager
 
@@ -23,7 +22,7 @@ type locks struct {
 	at     time.Time // of the last look; zero = there was none
 }
 
-// lookAge is how long a look is the answer to those who ask.
+// lookAge is how long the result of a look is reused.
 const lookAge = time.Second
 
 // Ready implements lvm.Locks. It starts a lockspace that is not started.
@@ -174,7 +173,7 @@ func (m *LockManager) awaitRun() {
 	}
 }
 
-// Fence is what dmsetup would do.
+// Fence simulates lvm's Fence.
 func (g sharedGroup) Fence(_ context.Context, t volume.Taken) error {
 	g.h.locking.awaitRun()
 	g.h.mu.Lock()

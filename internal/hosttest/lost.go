@@ -7,7 +7,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// RemoveUnused is what dmsetup would do: a device that is mounted or open stays.
+// RemoveUnused simulates dmsetup remove: a device that is mounted or open stays.
 func (h *Host) RemoveUnused(context.Context, string) (left []volume.Used, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -51,8 +51,8 @@ func makeGroup() {
 	group.made = group.err == nil
 }
 
-// leftInGroup lists volumes that the tests of this process have left in LVM, device-mapper
-// and the mount table; "" = none.
+// leftInGroup lists the remaining volumes of this process's tests in LVM, device-mapper and the mount
+// table; "" = none.
 func leftInGroup() string {
 	if !group.made {
 		return ""
@@ -102,7 +102,7 @@ func (logical) Make(lv string, size int64) error {
 	return lvmCommand("lvchange", "-an", name)
 }
 
-// Shell activates the volume for as long as the script takes.
+// Shell activates the volume while the script runs.
 func (logical) Shell(lv, script string) error {
 	name := VG + "/" + lv
 	return shell("lvchange -ay " + name + "; trap 'lvchange -an " + name + "' EXIT; L=/dev/" + name + "; " + script)

@@ -81,7 +81,7 @@ func (h *Host) device(d volume.Device) (*loop, error) {
 	return l, nil
 }
 
-// begin reserves the volume for one command. Two at once would break the first promise.
+// begin reserves the volume for one command: two at the same time would break the first promise.
 func (h *Host) begin(p *process, f *File) {
 	if other, ok := h.live[f]; ok {
 		h.broke("%s began while %s still works on %s", p.op, other, f.path)

@@ -85,8 +85,8 @@ func (h *Host) MountTmpfs(dir string) error {
 	return nil
 }
 
-// BindItself binds a directory on itself, as for a kubelet in a container: what was
-// mounted in it before is hidden. It says whether that was possible.
+// BindItself binds a directory on itself, as for a kubelet in a container, which hides the mounts in it. It
+// reports whether it has bound it.
 func (h *Host) BindItself(dir string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -132,8 +132,7 @@ func (h *Host) Propagate(dir string) {
 	}
 }
 
-// MountElsewhere is a mount of a volume that is active by an operator or another
-// driver, anywhere.
+// MountElsewhere is a mount of an active volume by an operator or another driver, at any directory.
 func (h *Host) MountElsewhere(file, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -182,7 +181,7 @@ func (h *Host) Freeze(dir string) (thaw func()) {
 	}
 }
 
-// MountInNamespace mounts a volume in another mount namespace; "" takes it away.
+// MountInNamespace mounts a volume in another mount namespace; "" removes that mount.
 func (h *Host) MountInNamespace(file, dir string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -206,7 +205,7 @@ func (h *Host) Write(dir string) error {
 	return nil
 }
 
-// MountedAt returns which volume is on top of dir, "" if none is.
+// MountedAt returns the volume on top of dir; "" = none.
 func (h *Host) MountedAt(dir string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -223,9 +222,8 @@ func (h *Host) StandsAt(dir string) bool {
 	return slices.ContainsFunc(h.mounts, func(m *mnt) bool { return m.dir == dir && m.file != nil && !m.owners })
 }
 
-// Hang makes the next command of that kind stay where it is until released:
-// before its effect, or after it with the process alive. A hard one does not
-// even die.
+// Hang makes the next command of that kind hang until it is released: before its effect, or after it with
+// the process alive. A hard hang cannot be killed.
 func (h *Host) Hang(op string, afterEffect, hard bool) (hit <-chan struct{}, release func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -238,8 +236,8 @@ func (h *Host) Hang(op string, afterEffect, hard bool) (hit <-chan struct{}, rel
 	return g.hit, func() { g.once.Do(func() { close(g.release) }) }
 }
 
-// WhileLooking is called when loop devices are listed: between flexd's look at the mount
-// table and what it makes of it.
+// WhileLooking is called when loop devices are listed, after flexd has read the mount table and before it
+// uses it.
 func (h *Host) WhileLooking(do func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// What must be on the disk before a command may have its effect. The files are
-// read as the next flexd would find them.
+// The notes and records that must be on the disk before a command has its effect. The files are read as the
+// next flexd would read them.
 
 func readNotes(dir string) (claims []dsw.Claim, leases []dsw.Lease) {
 	files, _ := filepath.Glob(filepath.Join(dir, "*.json"))
@@ -36,8 +36,7 @@ func readNotes(dir string) (claims []dsw.Claim, leases []dsw.Lease) {
 	return claims, leases
 }
 
-// noted reads the notes of the flexd that lives now. They change their place
-// when it dies.
+// noted reads the notes of the running flexd. Each flexd has its own directory.
 func (h *Host) noted() (claims []dsw.Claim, leases []dsw.Lease) {
 	for {
 		notes, _ := h.dirs()

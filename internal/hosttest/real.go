@@ -84,7 +84,7 @@ func Main(m *testing.M) int {
 	return 0
 }
 
-// NoReal returns why the real machine cannot be had, or "".
+// NoReal returns why the real machine cannot be used; "" = it can.
 func NoReal() string {
 	if os.Getuid() != 0 {
 		return "needs root"
@@ -127,7 +127,7 @@ func newReal(t testing.TB, tmp string, s Storage) *Env {
 	return e
 }
 
-// sweep takes away what a failed test left.
+// sweep removes the remains of a failed test.
 func (e *Env) sweep() {
 	for range 3 {
 		all := e.table().All()
@@ -190,7 +190,7 @@ func (m *machine) Mounts() asw.MountSource {
 	if err != nil {
 		panic(err)
 	}
-	// A life that has ended may look for a moment longer: only old ones are closed.
+	// A life that has ended may still read for a moment: only older ones are closed.
 	tables.Lock()
 	defer tables.Unlock()
 	if tables.open = append(tables.open, s); len(tables.open) > 100 {

@@ -140,7 +140,7 @@ func (p *process) live(unlock func()) {
 	close(p.ended)
 }
 
-// do is the command's life: its beginning, its effect, its end.
+// do runs the command: its beginning, its effect, its end.
 func (p *process) do() (any, error) {
 	h := p.h
 	if err := p.pace("before"); err != nil {
@@ -181,7 +181,7 @@ func (p *process) pace(where string) error {
 	return nil
 }
 
-// on names what the command is about: a directory, or a volume's file.
+// on returns the object of the command: a directory, or a volume's file.
 func (p *process) on() string {
 	if p.cmd.Argv[0] == "lvm" {
 		return lvmNames(p.cmd.Argv)
@@ -212,7 +212,7 @@ var (
 	errFailed = errors.New("failed")
 )
 
-// stay hangs if the test wants that. It is false if the process was killed.
+// stay hangs if the test requests it. It returns false if the process was killed.
 func (p *process) stay(where map[string]*hang, what string) bool {
 	p.h.mu.Lock()
 	g := where[what]
@@ -237,7 +237,7 @@ func (p *process) stay(where map[string]*hang, what string) bool {
 	}
 }
 
-// gate says that all is ready and waits for the word.
+// gate reports that the command is ready, and waits for the permission.
 func (p *process) gate() bool {
 	close(p.ready)
 	return <-p.word
@@ -292,7 +292,7 @@ func (p *process) watch(ctx context.Context) (run.Result, error) {
 	}
 }
 
-// reply is what a child of flexd prints.
+// reply returns the output of a child of flexd.
 func reply(value any, err error) ([]byte, error) {
 	switch {
 	case errors.Is(err, errKilled):
@@ -323,7 +323,7 @@ func (h *Host) Log() []string {
 	return append([]string{}, h.log...)
 }
 
-// Count says how many commands of that kind were started.
+// Count returns the number of commands of that kind that were started.
 func (h *Host) Count(op string) int {
 	n := 0
 	for _, l := range h.Log() {

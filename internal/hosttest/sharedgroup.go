@@ -92,8 +92,7 @@ func (s sharedVolumes) active() (all []volume.LV, err error) {
 	return all, nil
 }
 
-// A sharedGroup receives the simulated events of its host. Nothing tells it what another
-// host has changed.
+// A sharedGroup receives the simulated events of its host. No event reports changes by another host.
 type sharedGroup struct {
 	*lvm.Provider
 	h *Host

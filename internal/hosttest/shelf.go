@@ -32,7 +32,7 @@ func AddShelf(e *Env) {
 
 func (s Shelf) root() string { return filepath.Join(s.E.Root, "shelf") }
 
-// Dir is where a volume is published by that name.
+// Dir returns the directory at which a volume is published by that name.
 func (s Shelf) Dir(name string) string { return filepath.Join(s.root(), name) }
 
 // Roots implements asw.Layout.
@@ -49,7 +49,7 @@ func (s Shelf) Place(root, dir string) volume.Place {
 // Strays implements asw.Layout.
 func (s Shelf) Strays() []volume.Stray { return nil }
 
-// Publish mounts a volume, however often that takes.
+// Publish mounts a volume, with retries.
 func (s Shelf) Publish(name, lv string, size int64) error {
 	if err := s.E.M.Mkdir(s.Dir(name)); err != nil {
 		return err
@@ -58,7 +58,7 @@ func (s Shelf) Publish(name, lv string, size int64) error {
 		Target: reconcile.Target{Dir: s.Dir(name), Root: s.root()}, Options: reconcile.Options{Alias: name, Size: size}})
 }
 
-// Withdraw unmounts it, however often that takes.
+// Withdraw unmounts a volume, with retries.
 func (s Shelf) Withdraw(name string) error {
 	err := s.insist(reconcile.Request{Verb: volume.Release, Title: "withdraw", Target: reconcile.Target{Dir: s.Dir(name), Root: s.root()}})
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Storage is what the volumes of an Env are made of.
+// A Storage provides the volumes of an Env.
 type Storage interface {
 	// Make makes a blank, inactive volume, as an administrator would.
 	Make(lv string, size int64) error
@@ -30,10 +30,9 @@ type Storage interface {
 
 	configure(c *config.Config, vg *config.VolumeGroup)
 	provider(c *config.Config, r run.Runner) reconcile.Provider
-	// active returns the volumes that have a device. Those that are none of
-	// flexd's have no uuid.
+	// active returns the volumes that have a device. Volumes that are not flexd's have no uuid.
 	active() ([]volume.LV, error)
-	// sweep takes away what a test left; its mounts are gone by then.
+	// sweep removes the remains of a test, except its mounts, which are already gone.
 	sweep(e *Env)
 }
 
@@ -149,7 +148,7 @@ func (s simulatedFiles) provider(c *config.Config, r run.Runner) reconcile.Provi
 func (s simulatedFiles) Shell(string, string) error { return errors.ErrUnsupported }
 func (s simulatedFiles) sweep(*Env)                 {}
 
-// A simulatedGroup answers look-ups as slowly as the test wants.
+// A simulatedGroup delays look-ups as the test requests.
 type simulatedGroup struct {
 	*loopdev.Provider
 	h *Host

@@ -46,8 +46,7 @@ func (h *Host) TearTable() {
 	h.torn = true
 }
 
-// A tableReader is one life's view of the mount table: what one has seen, the
-// next has not.
+// A tableReader is one life's view of the mount table: each life reads the table anew.
 type tableReader struct {
 	h            *Host
 	seen, waited int // versions, guarded by h.mu

@@ -54,7 +54,7 @@ type tap struct {
 	refuse map[string]error
 }
 
-// A fault is what goes wrong, and when.
+// A fault is an injected failure and its time.
 type fault struct {
 	moment Moment
 	k      int
@@ -62,7 +62,7 @@ type fault struct {
 	each   bool   // strike once at each step
 }
 
-// The steps that are no commands.
+// The steps that are not commands.
 const look, answer, note = "look", "answer", "note"
 
 // arm sets the fault; counting starts anew.
@@ -72,7 +72,7 @@ func (t *tap) arm(f fault) {
 	t.fault, t.steps, t.struck = f, map[string]int{}, nil
 }
 
-// count counts a step, and says whether the fault is now.
+// count counts a step, and reports whether the fault occurs now.
 func (t *tap) count(step string, moments ...Moment) Moment {
 	f := t.fault
 	t.steps[step]++
@@ -204,7 +204,7 @@ func (t *tap) noting(l *life) {
 	}
 }
 
-// startedRunner is a Host that says when one command has begun.
+// startedRunner is a Host that reports when one command has begun.
 type startedRunner struct {
 	h       *Host
 	started func()

@@ -131,8 +131,7 @@ func (e *Env) problems() (all []string) {
 	return all
 }
 
-// AtRest waits until flexd has nothing left to do now, and then the world must
-// fit its notes.
+// AtRest waits until flexd has nothing to do, and then compares the world with the notes.
 func (e *Env) AtRest() {
 	e.T.Helper()
 	e.Eventually("flexd at rest", e.Idle)
@@ -142,7 +141,7 @@ func (e *Env) AtRest() {
 	}
 }
 
-// Empty waits until nothing of flexd's is left, which takes the lease's time.
+// Empty waits until flexd has no mounts, devices and notes any more, which takes the time of a lease.
 func (e *Env) Empty() {
 	e.T.Helper()
 	e.Eventually("no mount is left", func() bool { return len(e.Mounts()) == 0 })
@@ -154,7 +153,7 @@ func (e *Env) Empty() {
 	e.AtRest()
 }
 
-// Close judges the end: every broken promise is a failure of the test.
+// Close ends the test: every broken promise is a failure.
 func (e *Env) Close() {
 	e.T.Helper()
 	e.Stop()
@@ -173,8 +172,8 @@ func (e *Env) Settle(d time.Duration) {
 	time.Sleep(d)
 }
 
-// Spin waits for something without letting time pass, for when a thread waits
-// in the kernel and a synctest bubble's clock stands still.
+// Spin waits for a condition without sleeping, for a thread that waits in the kernel while the clock of a
+// synctest bubble stands still.
 func Spin(is func() bool) {
 	for !is() {
 		_ = unix.Nanosleep(&unix.Timespec{Nsec: 1e6}, nil)
@@ -182,7 +181,7 @@ func Spin(is func() bool) {
 	}
 }
 
-// NoteProblems is what a flexd that started now would say of the notes.
+// NoteProblems returns the problems of notes that a flexd starting now would report.
 func (e *Env) NoteProblems() []string {
 	copied := filepath.Join(e.tmp, "copied") // opening notes cleans up after a dead writer, and ours may live
 	if err := copyNotes(e.Notes(), copied); err != nil {
