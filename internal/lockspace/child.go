@@ -111,7 +111,7 @@ func leasesOn(f io.ReaderAt, a leasesArg) (*leasesAnswer, error) {
 }
 
 // otherLease is the beginning of the error for a location with the lease of another volume.
-const otherLease = "the lease is that of"
+const otherLease = "the lease belongs to"
 
 // ownersOf returns the hosts that hold a lease according to its area, alive or dead, and the last
 // owner; 0 = there was none.

@@ -108,7 +108,7 @@ func TestStrangeLeases(t *testing.T) {
 		"sectors of 4096":         func(d disk) { d[at][12], d[at][13] = 0, 0x10 },
 		"wrong checksum":          func(d disk) { d[at][32] = 2 },
 		"not on the disk":         func(d disk) { delete(d, at) },
-		"is that of":              func(d disk) { d[at] = d[71303168] },
+		"belongs to":              func(d disk) { d[at] = d[71303168] },
 	} {
 		d := readDisk(t, "leases-512.hex")
 		change(d)

@@ -160,7 +160,7 @@ func (m *Manager) lockdState(s *space, l LockdSpace, listed bool) (State, error)
 }
 
 func lostReason(vg, why string) string {
-	return fmt.Sprintf("volume group %s has lost its locks (%s), and nothing is set up in it: stop what uses its volumes, deactivate them, then lvmlockctl --drop %s; else the watchdog resets this node", vg, why, vg)
+	return fmt.Sprintf("volume group %s has lost its locks (%s), and nothing is set up in it: stop the programs that use its volumes, deactivate the volumes, then lvmlockctl --drop %s; otherwise the watchdog resets this node", vg, why, vg)
 }
 
 func newWaitError(format string, a ...any) error {

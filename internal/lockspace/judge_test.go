@@ -25,7 +25,7 @@ func TestNotReady(t *testing.T) {
 		{"without-watchdog-started", Unavailable, []string{"-w 0 in /etc/default/sanlock"}},
 		{"lvmlockd-restarted", Unavailable, []string{"lvmlockd was restarted", "the locks of the earlier one (1)", "reboot it", "--adopt 1"}},
 		{"renewal-fails", Unavailable, []string{"was not renewed for 11 s", "result -5", "are its disks reachable?", "16 s after the last renewal"}},
-		{"killed", Lost, []string{"has lost its locks", "deactivate them", "lvmlockctl --drop svg"}},
+		{"killed", Lost, []string{"has lost its locks", "deactivate the volumes", "lvmlockctl --drop svg"}},
 	} {
 		t.Run(c.transcript, func(t *testing.T) {
 			m, n := newNode(t, c.transcript)

@@ -29,35 +29,9 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	if err := g.ready(ctx); err != nil {
 		return err
 	}
-	f, kept, err := g.lookFit(ctx)
+	f, l, made, err := g.findOrCreate(ctx, name, size, namespace)
 	if err != nil {
 		return err
-	}
-	if _, there := f.LVs[name.LV]; there && kept { // completing it writes zeros: read the metadata again
-		if f, _, err = g.look(ctx, true); err != nil {
-			return err
-		}
-	}
-	if l := f.LVs[name.LV]; f.neverActive(l) {
-		if f, err = g.removeRemains(ctx, l); err != nil {
-			return err
-		}
-	}
-	_, there := f.LVs[name.LV]
-	made := !there
-	if made {
-		if f, err = g.createNew(ctx, name, size, namespace); err != nil {
-			return err
-		}
-	}
-	l, there := f.LVs[name.LV]
-	switch {
-	case !there:
-		return fmt.Errorf("%s: LVM reported its creation, but its metadata does not have it", name)
-	case !l.creating():
-		return fmt.Errorf("%s exists already, and is not an interrupted creation of flexd", name)
-	case f.refusal(l) != "":
-		return fmt.Errorf("%s cannot be completed: %s", name, f.refusal(l))
 	}
 	lv := volume.LV{Name: name, UUID: l.UUID}
 	activated := made // whether this call activates it, not an operator after an interrupted creation
@@ -85,6 +59,40 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 		}
 	}
 	return err
+}
+
+// findOrCreate returns the volume that Create has to complete, and whether this call has created it.
+func (g *group) findOrCreate(ctx context.Context, name volume.Name, size int64, namespace string) (f *Facts, l Logical, made bool, err error) {
+	f, kept, err := g.lookFit(ctx)
+	if err != nil {
+		return nil, Logical{}, false, err
+	}
+	if _, there := f.LVs[name.LV]; there && kept { // completing it writes zeros: read the metadata again
+		if f, _, err = g.look(ctx, true); err != nil {
+			return nil, Logical{}, false, err
+		}
+	}
+	if l := f.LVs[name.LV]; f.neverActive(l) {
+		if f, err = g.removeRemains(ctx, l); err != nil {
+			return nil, Logical{}, false, err
+		}
+	}
+	l, there := f.LVs[name.LV]
+	if made = !there; made {
+		if f, err = g.createNew(ctx, name, size, namespace); err != nil {
+			return nil, Logical{}, false, err
+		}
+		l, there = f.LVs[name.LV]
+	}
+	switch {
+	case !there:
+		err = fmt.Errorf("%s: LVM reported its creation, but its metadata does not have it", name)
+	case !l.creating():
+		err = fmt.Errorf("%s exists already, and is not an interrupted creation of flexd", name)
+	case f.refusal(l) != "":
+		err = fmt.Errorf("%s cannot be completed: %s", name, f.refusal(l))
+	}
+	return f, l, made, err
 }
 
 // EndCreation deactivates a volume whose creation was interrupted, and releases its lock.

@@ -27,10 +27,10 @@ func TestVMForeign(t *testing.T) {
 	l.sh("lvcreate", "-q", "-y", "--type", "raid1", "-m1", "-L", "8M", "-n", "mirrored", "vg0")
 	for _, c := range []struct{ name, why string }{
 		{"pool", "is a pool"},
-		{"pool_tdata", "LVM's own"},
-		{"pool_tmeta", "LVM's own"},
-		{"lvol0_pmspare", "LVM's own"},
-		{"mirrored_rimage_0", "LVM's own"},
+		{"pool_tdata", "an internal volume of LVM"},
+		{"pool_tmeta", "an internal volume of LVM"},
+		{"lvol0_pmspare", "an internal volume of LVM"},
+		{"mirrored_rimage_0", "an internal volume of LVM"},
 	} {
 		if lv := l.lookUp(c.name); lv.Presence != volume.Foreign || !strings.Contains(lv.Reason, c.why) {
 			t.Errorf("%s: got %+v", c.name, lv)
