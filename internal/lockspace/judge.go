@@ -78,27 +78,9 @@ func (m *Manager) stateOf(s *space, f *facts) (State, error) {
 	}
 	name := "lvm_" + vg
 	lease, added := f.sanlock.Spaces[name]
-	expires, guarded := f.wdmd[fmt.Sprintf("sanlock_%.60s:%d", name, lease.HostID)]
-	switch {
-	case !f.sanlock.Watchdog || f.wdmdErr != nil || added && lease.List == "spaces" && (!guarded || expires <= 0):
-		st.Watchdog = "none"
-	case guarded:
-		st.Watchdog = "live"
+	if state, err := m.watchdogState(st, f, group); err != nil {
+		return state, err
 	}
-	if !m.NoWatchdog(vg) {
-		const without = "without a watchdog a node that was paused could write after another node has taken its volume over: "
-		switch {
-		case !f.sanlock.Watchdog:
-			return Unavailable, unusable("%ssanlock runs without a watchdog (-w 0 in /etc/default/sanlock, or use_watchdog=0 in /etc/sanlock/sanlock.conf); %s%s, remove that setting, and restart sanlock while no lockspace is started; or set `watchdog: none` for the group", group, without, watchdogRemedy)
-		case f.wdmdErr != nil:
-			return Unavailable, unusable("%s%w; %s%s; or set `watchdog: none` for the group", group, f.wdmdErr, without, watchdogRemedy)
-		case added && lease.List == "spaces" && !guarded:
-			return Unavailable, unusable("%swdmd does not guard its lease (was it restarted?): vgchange --lockstop %s while no volume of the group is active; flexd starts the lockspace again", group, vg)
-		case guarded && expires <= 0 && lease.List == "spaces":
-			return Lost, unusable("%sits lease was not renewed in time: the watchdog is about to reset this node", group)
-		}
-	}
-
 	if !listed && added && s.starting.IsZero() {
 		if lease.Locks == 0 {
 			return Unavailable, unusable("%slvmlockd was restarted, and sanlock still has the lockspace of the earlier one: sanlock client rem_lockspace -s %s (it holds no locks)", group, lease.Arg(name))
@@ -129,6 +111,34 @@ func (m *Manager) stateOf(s *space, f *facts) (State, error) {
 		return Unavailable, unusable("%sits lease on the disks was not renewed for %d s (sanlock: result %d): are its disks reachable? This node stops using the group %d s after the last renewal", group, age, lease.Result, failAfter(lease.IOTimeout))
 	}
 	return Started, nil
+}
+
+// watchdogState observes the watchdog of a lockspace, and returns the state and the error if the group
+// must not be used because of it.
+func (m *Manager) watchdogState(st *Status, f *facts, group string) (State, error) {
+	vg, name := st.VG, "lvm_"+st.VG
+	lease, added := f.sanlock.Spaces[name]
+	expires, guarded := f.wdmd[fmt.Sprintf("sanlock_%.60s:%d", name, lease.HostID)]
+	switch {
+	case !f.sanlock.Watchdog || f.wdmdErr != nil || added && lease.List == "spaces" && (!guarded || expires <= 0):
+		st.Watchdog = "none"
+	case guarded:
+		st.Watchdog = "live"
+	}
+	if !m.NoWatchdog(vg) {
+		const without = "without a watchdog a node that was paused could write after another node has taken its volume over: "
+		switch {
+		case !f.sanlock.Watchdog:
+			return Unavailable, unusable("%ssanlock runs without a watchdog (-w 0 in /etc/default/sanlock, or use_watchdog=0 in /etc/sanlock/sanlock.conf); %s%s, remove that setting, and restart sanlock while no lockspace is started; or set `watchdog: none` for the group", group, without, watchdogRemedy)
+		case f.wdmdErr != nil:
+			return Unavailable, unusable("%s%w; %s%s; or set `watchdog: none` for the group", group, f.wdmdErr, without, watchdogRemedy)
+		case added && lease.List == "spaces" && !guarded:
+			return Unavailable, unusable("%swdmd does not guard its lease (was it restarted?): vgchange --lockstop %s while no volume of the group is active; flexd starts the lockspace again", group, vg)
+		case guarded && expires <= 0 && lease.List == "spaces":
+			return Lost, unusable("%sits lease was not renewed in time: the watchdog is about to reset this node", group)
+		}
+	}
+	return "", nil
 }
 
 // isLost reports whether the locks of a lockspace are lost, and updates the reason. Locks stay lost
