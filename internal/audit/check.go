@@ -2,6 +2,7 @@ package audit
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -27,6 +28,21 @@ func (a *Auditor) Check(ctx context.Context) []status.Checked {
 	}
 	all.Wait()
 	a.LookForOrphans()
+	return append(groups, a.removedGroups()...)
+}
+
+// removedGroups returns the groups that are not in the configuration, and have volumes that kubelet uses:
+// they are not compared.
+func (a *Auditor) removedGroups() (groups []status.Checked) {
+	used := map[string]int{}
+	for _, v := range a.Views() {
+		if len(v.Claims) > 0 && a.Config.VG(v.Name.VG) == nil {
+			used[v.Name.VG]++
+		}
+	}
+	for _, vg := range slices.Sorted(maps.Keys(used)) {
+		groups = append(groups, status.Checked{VG: vg, Unknown: fmt.Sprintf("it is not in flexd's configuration, and kubelet uses %d of its volumes (flexd status): add it to volumeGroups until their pods have ended", used[vg])})
+	}
 	return groups
 }
 

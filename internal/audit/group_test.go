@@ -136,6 +136,24 @@ func (g *fileGroup) Survey(context.Context, string, bool) join.Survey {
 	return s
 }
 
+// A group that was removed from the configuration while pods use its volumes is unknown, not in agreement.
+func TestRemovedGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := auditor(t, &fileGroup{dir: "/one"}, func() []*View {
+			return []*View{
+				{Name: volume.Name{VG: "vg0", LV: "a"}, Claims: []dsw.Claim{{}}},
+				{Name: volume.Name{VG: "vg1", LV: "a"}, Claims: []dsw.Claim{{}}},
+				{Name: volume.Name{VG: "vg1", LV: "b"}, Claims: []dsw.Claim{{}}},
+				{Name: volume.Name{VG: "vg2", LV: "a"}},
+			}
+		})
+		all := a.Check(t.Context())
+		if len(all) != 2 || all[0].Unknown != "" || all[1].VG != "vg1" || !strings.Contains(all[1].Unknown, "kubelet uses 2 of its volumes") {
+			t.Errorf("got %+v", all)
+		}
+	})
+}
+
 // A copy in the directory of another group is found, and a file that was moved there is not taken
 // for one.
 func TestCopyInOtherGroup(t *testing.T) {

@@ -165,7 +165,7 @@ func onlyCopy(l Loop) error {
 
 // deletedAdvice overwrites no file, since flexd does not know which one is needed.
 func deletedAdvice(l Loop) string {
-	return fmt.Sprintf("its data is only in /dev/%[1]s, which flexd keeps. Delete the pods that use it (lsblk /dev/%[1]s). If the data is needed: cp --sparse=always /dev/%[1]s %[2]s; flexd uuid --new %[2]s. Then: losetup -d /dev/%[1]s", l.Name, volume.Quote(l.BackingFile+"-rescued"))
+	return fmt.Sprintf("its newest data may be only in /dev/%[1]s, which flexd keeps. Delete the pods that use it (lsblk /dev/%[1]s). If the data is needed: cp --sparse=always /dev/%[1]s %[2]s; flexd uuid --new %[2]s. Then: losetup -d /dev/%[1]s", l.Name, volume.Quote(l.BackingFile+"-rescued"))
 }
 
 // soleTimeout is how long a volume's device counts as the only one after a scan that found
@@ -224,7 +224,7 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 		}
 		// The second path may be of a filesystem that is not mounted any more, such as a disk that
 		// came back under another name: then there is one file only.
-		r.Hint = fmt.Sprintf("data written since the copy was made is only in the second file. Delete the pods that use the device. If the second file is the volume: mv %[2]s %[1]s. If the first is the volume, or both are one file (ls -li %[1]s %[2]s): losetup -d /dev/%[3]s, and remove the copy, or make it a volume of its own: flexd uuid --new COPY", volume.Quote(file), volume.Quote(l.BackingFile), l.Name)
+		r.Hint = fmt.Sprintf("data written since the copy was made is only in the second file. Delete the pods that use the device. If the second file is the volume: mv %[2]s %[1]s; losetup -d /dev/%[3]s. If the first is the volume, or both are one file (ls -li %[1]s %[2]s): losetup -d /dev/%[3]s, and remove the copy, or make it a volume of its own: flexd uuid --new COPY", volume.Quote(file), volume.Quote(l.BackingFile), l.Name)
 	}
 	return r
 }

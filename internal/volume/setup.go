@@ -170,7 +170,7 @@ func (p *planner) conflict(c Call) Refusal {
 	}
 	if p.readOnlyLV() && !c.ReadOnly && c.Verb == Publish {
 		if file := p.h.LV.File.Path; file != "" && !p.h.LV.ReadOnly {
-			return refusal(Conflict, "its device is read-only, as its file was when it was attached: mount it with readOnly: true, or delete the pods that use it, and it is attached anew; if its group has `deactivate: never`: losetup -d %s", p.h.Device.Path)
+			return refusal(Conflict, "its device is read-only, because its file was when it was attached, or by blockdev --setro: mount it with readOnly: true, or delete the pods that use it, and it is attached anew; if its group has `deactivate: never`: losetup -d %s", p.h.Device.Path)
 		}
 		if !p.h.LV.ReadOnly {
 			return refusal(Conflict, "its device is read-only: mount it with readOnly: true, or make it writable: blockdev --setrw %s. If that has no effect, delete the pods that use it, and it is activated anew. If it is still read-only, remove it from activation/read_only_volume_list in lvm.conf", p.device())

@@ -19,8 +19,8 @@ func TestReplacedFile(t *testing.T) {
 	h.volume("vg0/a", 16*mib, nil)
 	before := h.hash(path)
 	h.must(os.MkdirAll(h.GlobalDir(v), 0o750))
-	h.refused(h.call("mountdevice", h.GlobalDir(v), a.Device, v.Blob(nil)), "another volume", "vg0/a-old")
-	h.refused(h.call("waitforattach", "", v.Blob(nil)), "another volume", "vg0/a-old")
+	h.refused(h.call("mountdevice", h.GlobalDir(v), a.Device, v.Blob(nil)), "is not the volume that was activated last", "vg0/a-old")
+	h.refused(h.call("waitforattach", "", v.Blob(nil)), "is not the volume that was activated last", "vg0/a-old")
 	if h.hash(path) != before {
 		t.Error("the other volume was changed")
 	}
