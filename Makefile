@@ -32,7 +32,7 @@ image: ## bin/image/flexd.tar: the container image of examples/kubernetes for AR
 	@echo "$(BIN)/image/flexd.tar is $(IMAGE) for $(ARCH)"
 
 .PHONY: demo
-demo: build ## a pod's whole life with flexd on loop devices, shown and checked; as root, it installs what it needs on Debian
+demo: build ## the calls of a pod's life on loop devices, with checks; as root, it installs missing tools on Debian
 	@$(BUILD) -o $(BIN)/demo ./test/demo
 	@scripts/test-tools demo || echo "The demonstration skips the parts that need them."
 	@$(BIN)/demo -bin $(BIN) $(DEMO)
@@ -51,7 +51,7 @@ demo-shared: build ## two nodes with one volume group, in virtual machines: a po
 	bin/demo-shared -columns "$${columns:-0}" -bin $(BIN)
 
 .PHONY: test
-test: ## what this machine can run, but for eight tests of test-node; as root, it installs what it needs on Debian
+test: ## the tests for this machine, without eight of test-node; as root, it installs missing tools on Debian
 	@scripts/test
 
 .PHONY: test-vm
@@ -59,11 +59,11 @@ test-vm: ## the tests on real LVM, in virtual machines with a stock kernel (docs
 	@scripts/test-vm
 
 .PHONY: test-kubelet
-test-kubelet: build ## kubelet's own code drives flexdriver and flexd on loop devices; as root
+test-kubelet: build ## kubelet's own code calls flexdriver and flexd on loop devices; as root
 	@scripts/test-kubelet
 
 .PHONY: test-cluster
-test-cluster: build ## a Kubernetes control plane and whole kubelets drive flexdriver and flexd on loop devices; as root
+test-cluster: build ## a Kubernetes control plane and whole kubelets use flexdriver and flexd on loop devices; as root
 	@scripts/test-cluster
 
 .PHONY: test-node
@@ -71,11 +71,11 @@ test-node: ## a whole kubelet with containerd and pods, on real LVM in a virtual
 	@scripts/test-node
 
 .PHONY: soak
-soak: ## new seeds, every fault, the load in full, until stopped or something fails; as root
+soak: ## all cases of the sampled tests, with new seeds, until stopped or a test fails; as root
 	@scripts/soak
 
 .PHONY: soak-vm
-soak-vm: ## test-vm with new seeds and all cases, until stopped or something fails
+soak-vm: ## test-vm with new seeds and all cases, until stopped or a test fails
 	@scripts/soak-vm
 
 .PHONY: fuzz
@@ -110,5 +110,5 @@ release: ## dist/VERSION: the packages of a clean commit, built twice and verifi
 	@scripts/release "$(if $(filter command line environment,$(origin VERSION)),$(VERSION))"
 
 .PHONY: clean
-clean: ## remove what build and packages made
+clean: ## remove the output of build and packages
 	rm -rf bin dist

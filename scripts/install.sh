@@ -16,27 +16,27 @@ configuration stays, calls that run go on. Kubelet gets the driver only when the
 configuration has a volume group.
 
   --config FILE        install FILE as the configuration, after checking it
-  --replace-config     also in place of another one, of which a copy is kept
+  --replace-config     replace an existing configuration, and keep a copy of it
   --prefix DIR         install DIR/bin/flexd and DIR/lib/flexd. Without it: as installed
                        before; else /usr/local, or /opt where /usr is read-only (Flatcar)
-  --bin DIR            where flexd and flexdriver are (bin, beside scripts)
+  --bin DIR            the directory of flexd and flexdriver (bin, beside scripts)
   --root DIR           install below DIR, such as an image; starts nothing
   --no-start           start and restart nothing
-  --dry-run            only say what would be done
+  --dry-run            only print the steps
   -h, --help           this
 
-About the driver, see `flexd driver --help`:
+Options for the driver, see `flexd driver --help`:
   --attach=true|false  the driver's mode. Without it: as installed before; else true
                        where kubelet attaches by itself, and false elsewhere
-  --plugin-dir DIR     kubelet's volumePluginDir; without it, asked of kubelet
+  --plugin-dir DIR     kubelet's volumePluginDir; without it, from kubelet's settings
   --replace-driver     replace another program of that name; `flexd driver restore` puts
                        it back
 
-The mode decides how kubelet names volumes. It cannot change while any is mounted.
+Kubelet's names of volumes depend on the mode. It cannot change while volumes are mounted.
 
 The node needs bash, coreutils and util-linux. Without systemd everything is installed, and
-flexd has to be started by hand. On Talos nothing can be installed this way: it has no shell,
-no systemd and no place for programs on the host.
+flexd has to be started by hand. Talos is not supported: it has no shell and no systemd, and
+programs cannot be installed on the host.
 END
 }
 
@@ -165,8 +165,8 @@ put() {
   if [ -z "$root" ] && [ -e /sys/fs/selinux/enforce ] && command -v restorecon >/dev/null; then restorecon "$2" || true; fi
 }
 
-# check_config checks the configuration that is installed, or is to be, and sets checked, the
-# file with it, "" without either, and groups, "" without a volume group.
+# check_config checks the new or the installed configuration, and sets checked to its file ("": there is
+# none) and groups ("": no volume group).
 check_config() {
   local said
   checked='' groups=''
@@ -197,8 +197,7 @@ install_config() {
   elif [ -e "$config" ]; then
     say "keep: $config"
   else
-    # The example's groups are comments: the administrator has not allowed a group of this node
-    # yet.
+    # The example's groups are comments: the administrator has not allowed any group yet.
     roots=$("$bin/flexd" driver --root "${root:-/}" "${plugin_dir[@]}" | sed -n 's/.*: \(kubeletRoots: \[.*\]\)$/\1/p')
     place_text 600 "$(sed '/^volumeGroups:/,$ s/^./# &/' "$here/examples/flexd.yaml")${roots:+$'\n\n'$roots}" "$config"
   fi

@@ -15,10 +15,10 @@ formatted, which keep data safe should flexd come back. Volumes stay as they are
 
   --purge              the configuration too; never the records
   --prefix DIR         where flexd is installed; without it, as its unit says
-  --plugin-dir DIR     kubelet's volumePluginDir; without it, asked of kubelet
-  --bin DIR            where a flexd is, if none is installed (bin, beside scripts)
+  --plugin-dir DIR     kubelet's volumePluginDir; without it, from kubelet's settings
+  --bin DIR            the directory of a flexd, if none is installed (bin, beside scripts)
   --root DIR           remove below DIR, such as an image; stops nothing
-  --dry-run            only say what would be done
+  --dry-run            only print the steps
   -h, --help           this
 END
 }
@@ -77,14 +77,14 @@ remove_flexd() {
   remove "$root$prefix/lib/flexd/flexdriver"
   [ -n "$dry" ] || rmdir "$root$prefix/lib/flexd" 2>/dev/null || true
   remove "$root$prefix/bin/flexd"
-  # Last, since they have the prefix: the next run finds what this one has left.
+  # Last: the units contain the prefix, which a repeated run needs.
   for file in "${stop[@]}"; do remove "$unit_dir/$file"; done
   if has_systemd && [ -z "$dry" ]; then systemctl daemon-reload; fi
   remove "$root/etc/udev/rules.d/12-flexd.rules"
   [ -n "$dry" ] || reload_udev
 }
 
-# report_rest removes the configuration with --purge, and says what stays.
+# report_rest removes the configuration with --purge, and lists the files that stay.
 report_rest() {
   local state=/var/lib/flexd file
   if [ -r "$config" ]; then

@@ -1,5 +1,5 @@
-// Command nfpm is nfpm with its packagers for Debian and RPM alone: it makes the package FILE,
-// a .deb or .rpm, as the configuration says. Paths in that are relative to the current directory.
+// Command nfpm is nfpm with only its packagers for Debian and RPM: it makes the package FILE,
+// a .deb or .rpm, from the configuration, whose paths are relative to the current directory.
 package main
 
 import (

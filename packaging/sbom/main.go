@@ -1,5 +1,5 @@
-// Command sbom prints an SPDX document of the modules that executables were built from, as Go
-// has recorded in them. The document depends on them alone, and on SOURCE_DATE_EPOCH.
+// Command sbom prints an SPDX document of the modules of executables, as Go recorded
+// them. It depends only on the executables and on SOURCE_DATE_EPOCH.
 package main
 
 import (
@@ -128,7 +128,7 @@ func describe(version string, executables []string) (*document, error) {
 	return doc, nil
 }
 
-// epoch returns the time of the sources, which the build is to show instead of its own.
+// epoch returns SOURCE_DATE_EPOCH, the time of the document.
 func epoch() (time.Time, error) {
 	seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
 	if err != nil {

@@ -78,7 +78,7 @@ type descriptor struct {
 const oci = "application/vnd.oci.image."
 
 // build returns the archive. One index names the images of all architectures, so that tools
-// take the archive for one image.
+// read the archive as one image.
 func build(text, name string, given map[string]string, architectures []string, at time.Time) ([]byte, error) {
 	a := newArchive(at)
 	written := map[string]bool{}
@@ -160,7 +160,7 @@ func newArchive(at time.Time) *archive {
 	return a
 }
 
-// copy is COPY: a file to a path, or files and what is in directories to a directory, whose
+// copy is COPY: a file to a path, or files and the contents of directories to a directory, whose
 // name ends in a slash.
 func (a *archive) copy(from []string, to string) error {
 	dest := strings.TrimPrefix(path.Clean(to), "/")

@@ -41,8 +41,8 @@ func list(t *testing.T, data []byte) (all []string) {
 	}
 }
 
-// The image holds what the Containerfile says, for each architecture, and the same bytes
-// whenever and by whomever the files were made.
+// The image has the files of the Containerfile, for each architecture, and the same bytes
+// for any times and owners of the files.
 func TestImage(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "1000000000")
 	t.Chdir(t.TempDir())

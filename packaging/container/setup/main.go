@@ -1,13 +1,13 @@
-// Command setup is what the pods of examples/kubernetes run first: it enters the mount
-// namespace of the node, and runs there a copy of the installer in its image.
+// Command setup runs first in the pods of examples/kubernetes: it enters the mount
+// namespace of the node, and runs a copy of the image's installer there.
 //
 //	setup install [OPTION OF install.sh]...
 //	setup uninstall [OPTION OF uninstall.sh]...
 //	setup wait                                   until SIGTERM
 //
 // install takes the configuration from /config, where the pod mounts a ConfigMap: NODE.yaml
-// for the node that NODE_NAME names, else flexd.yaml for all nodes. Without both it keeps the
-// node's own.
+// for the node NODE_NAME, else flexd.yaml for all nodes. Without both it keeps the
+// node's own configuration.
 package main
 
 import (
@@ -132,7 +132,7 @@ type installer struct {
 	lock *os.File
 }
 
-// copyInstaller copies it to where programs may be executed, which is often not so in /run.
+// copyInstaller copies it to a directory without noexec, which /run often has.
 func copyInstaller(ctx context.Context, image string) (*installer, error) {
 	lock, err := os.OpenFile("/run/flexd-setup.lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err == nil {
@@ -169,8 +169,8 @@ const marker = "# Written by flexd's DaemonSet, which replaces it: change the Co
 
 const configFile = "/etc/flexd/flexd.yaml"
 
-// install installs flexd and the driver, with the configuration from the ConfigMap if that has
-// one. A node without a volume group gets neither.
+// install installs flexd and the driver, with the configuration from the ConfigMap, if any.
+// A node without a volume group gets neither.
 func (i *installer) install(text []byte, key string, args []string) error {
 	own, err := os.ReadFile(configFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

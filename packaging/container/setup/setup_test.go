@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A host is a node on this machine: a process 1 with a mount namespace of its own, where what
-// the installer writes to is empty and systemctl is a script; and a pod with the image.
+// A host is a node on this machine: a process 1 with its own mount namespace, where
+// the installer's directories are empty and systemctl is a script; and a pod with the image.
 type host struct {
 	*testing.T
 	pid   string // of the node's process 1
@@ -123,7 +123,7 @@ func (h *host) says(out string, words []string) {
 	}
 }
 
-// path is that of a file of the node.
+// path returns the path of a file of the node.
 func (h *host) path(file string) string { return "/proc/" + h.pid + "/root" + file }
 
 func (h *host) config(key, text string) {
@@ -131,7 +131,7 @@ func (h *host) config(key, text string) {
 	h.must(os.WriteFile(filepath.Join(h.image, "config", key), []byte(text), 0o644))
 }
 
-// untouched sees that nothing of flexd is on the node, but perhaps a configuration.
+// untouched checks that nothing of flexd is on the node except a configuration.
 func (h *host) untouched(config bool) {
 	h.Helper()
 	for file, there := range map[string]bool{configFile: config, driver: false, "/usr/local/bin/flexd": false, configFile + ".before": false, "/var/lib/flexd-setup": false} {
@@ -141,7 +141,7 @@ func (h *host) untouched(config bool) {
 	}
 }
 
-// called sees what systemctl was called with, since the last time.
+// called checks the calls of systemctl since the last time.
 func (h *host) called(want ...string) {
 	h.Helper()
 	text, _ := os.ReadFile(h.path("/run/systemctl"))
@@ -161,8 +161,8 @@ func (h *host) same(a, b string) {
 
 const driver = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/flexd~lvm/lvm"
 
-// The life of flexd on a node with the DaemonSet, and what it refuses before it has changed
-// anything.
+// The DaemonSet installs, upgrades and removes flexd on a node, and its refusals change
+// nothing.
 func TestSetup(t *testing.T) {
 	h := newHost(t)
 	h.refuses("", "usage: setup install")
@@ -201,7 +201,7 @@ func TestSetup(t *testing.T) {
 	h.ok("install", "same: "+driver, "same: /usr/local/bin/flexd\n")
 	h.called("-q is-active flexd")
 
-	// An administrator has moved it away as the installer would.
+	// An administrator has moved it away as the installer does.
 	before := h.path(configFile + ".before")
 	h.must(os.WriteFile(before, []byte("theirs"), 0o600))
 	h.ok("install", "same: "+driver)

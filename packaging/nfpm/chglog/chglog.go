@@ -1,5 +1,5 @@
-// Package chglog takes the place of nfpm's reader of changelogs, which links a git client: a
-// hundred packages. Our configuration names no changelog to read: the package has it as a file.
+// Package chglog replaces nfpm's reader of changelogs, which links a git client with a
+// hundred packages. It is not needed: the changelog is a file of the package.
 package chglog
 
 import (
