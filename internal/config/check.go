@@ -18,11 +18,11 @@ var (
 	anyDuration limit[time.Duration]
 	anySize     limit[int64]
 
-	// callDeadline leaves flexdriver, which waits 5m, time for the answer: a mount that is committed
-	// by the deadline is waited for longer (commitGrace of internal/reconcile).
+	// callDeadline is shorter than flexdriver's 5m: after the deadline a call still waits for a committed mount
+	// (commitGrace of internal/reconcile).
 	callDeadline = limit[time.Duration]{"at most 4m30s: flexdriver gives up after 5m, and a mount that has begun may need 20s more", func(d time.Duration) bool { return d <= callLimit }}
 	orphanGrace  = limit[time.Duration]{"at least 5m, longer than kubelet's retry interval, or never", func(d time.Duration) bool { return d >= 5*time.Minute }}
-	// historySize has room for thousands of events, which are searched in a few seconds.
+	// historySize has space for thousands of events; a search takes a few seconds.
 	historySize = limit[int64]{"from 1MiB to 64MiB, or 0", func(n int64) bool { return n == 0 || n >= 1<<20 && n <= 64<<20 }}
 	// checkMemory is enough for a sparse 15 TiB ext4.
 	checkMemory = limit[int64]{"at least 256MiB, or fsck cannot check even a small filesystem", func(n int64) bool { return n >= 256<<20 }}
@@ -34,13 +34,13 @@ const callLimit = 4*time.Minute + 30*time.Second
 // maxSocketPath is the size of sockaddr_un's path, without its final zero.
 const maxSocketPath = 107
 
-// namespaceKey stands for the pod's namespace in the patterns of volumes.
-const namespaceKey = "{namespace}"
+// namespacePlaceholder stands for the pod's namespace in the patterns of volumes.
+const namespacePlaceholder = "{namespace}"
 
 // maxNamespace is Kubernetes' own limit.
 const maxNamespace = 63
 
-// maxVolumes is more than a volume group can have.
+// maxVolumes exceeds LVM's own limit.
 const maxVolumes = 1 << 20
 
 // maxNodeName is Kubernetes' own limit.
@@ -54,8 +54,7 @@ var (
 	vgNames     = lazily(`^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$`)
 )
 
-// lazily compiles an expression on first use: children of flexd start often and never need
-// it.
+// lazily compiles an expression on first use: children of flexd start often and need none.
 func lazily(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
@@ -65,12 +64,12 @@ var (
 	driverName = rule{form: `VENDOR/DRIVER, such as "flexd/lvm"`, is: func(s string) bool { return driverNames().MatchString(s) }}
 	nodeName   = rule{form: "a node name as Kubernetes allows it (a-z, 0-9, '-' and '.')", is: func(s string) bool { return len(s) <= maxNodeName && nodeNames().MatchString(s) }}
 	groupName  = rule{form: "the name of a group", is: func(s string) bool { return groupNames().MatchString(s) }}
-	// tcpAddress has no name: looking one up may hang.
+	// tcpAddress allows no host name: its look-up may hang.
 	tcpAddress = rule{"an IP address and a port, such as 127.0.0.1:9809, [::1]:9809, or 0.0.0.0:9809 for every address of the node",
 		func(s string) bool { _, err := netip.ParseAddrPort(s); return err == nil }, unprivilegedPort}
 	directory       = rule{"an absolute path", filepath.IsAbs, usableDirectory}
 	socketDirectory = rule{"an absolute path", filepath.IsAbs, shortDirectory}
-	// lvmName is of groups, pools and tags. It is the rule of loopdev's groups too, so that a
+	// lvmName is the rule for groups, pools and tags, including loopdev's groups, so that a
 	// configuration can change to LVM.
 	lvmName = rule{"a name as LVM allows it (letters, digits and + _ . -, not beginning with '-')",
 		func(s string) bool { return s != "." && s != ".." && vgNames().MatchString(s) }, longName}
@@ -80,14 +79,14 @@ var (
 	}}
 	glob       = rule{"a pattern (* ? [a-z] and \\ are special)", validGlob, plainGlob}
 	volumeGlob = rule{glob.form, validGlob, func(s *string) string {
-		if strings.ContainsAny(strings.ReplaceAll(*s, namespaceKey, ""), "{}") {
-			return fmt.Sprintf("may have %s in braces only: %q", namespaceKey, short(*s))
+		if strings.ContainsAny(strings.ReplaceAll(*s, namespacePlaceholder, ""), "{}") {
+			return fmt.Sprintf("may have %s in braces only: %q", namespacePlaceholder, short(*s))
 		}
 		return plainGlob(s)
 	}}
 )
 
-// optional allows no value, too.
+// optional also allows an empty value.
 func optional(r rule) rule {
 	is, refuse := r.is, r.refuse
 	r.is = func(s string) bool { return s == "" || is(s) }
@@ -105,7 +104,7 @@ func oneOf(words ...string) rule {
 	return rule{form: strings.Join(words[:last], ", ") + " or " + words[last], is: func(s string) bool { return slices.Contains(words, s) }}
 }
 
-// unprivilegedPort refuses the lower ports, which need a capability that flexd does not have.
+// unprivilegedPort refuses ports that need a capability.
 func unprivilegedPort(s *string) string {
 	if a, err := netip.ParseAddrPort(*s); err == nil && a.Port() < 1024 {
 		return fmt.Sprintf("must have a port of at least 1024, not %d", a.Port())
@@ -133,7 +132,7 @@ func usableDirectory(s *string) string {
 	return ""
 }
 
-// shortDirectory has room for the name of a socket.
+// shortDirectory leaves space for the name of a socket.
 func shortDirectory(s *string) string {
 	const most = maxSocketPath - len("/driver.sock")
 	if wrong := usableDirectory(s); wrong != "" {
@@ -159,8 +158,8 @@ func plainGlob(s *string) string {
 	return ""
 }
 
-// check applies the rules for more than one key. A key with an error of its own still has
-// its default here, so nothing is reported twice.
+// check applies the rules for several keys. A key with an error has
+// its default here, so errors are not reported twice.
 func (r *reader) check(c *Config) {
 	if c.NodeName == "" {
 		r.wrong("nodeName", "the host has no name; set it to this node's name in Kubernetes")
@@ -231,8 +230,7 @@ func (r *reader) checkGroups(c *Config) {
 	}
 }
 
-// sharedName is the length of sanlock's names, 48, without the lvm_ that LVM puts before them. LVM
-// cuts longer ones.
+// sharedName is the length of sanlock's names, 48, without LVM's prefix lvm_. LVM truncates longer ones.
 const sharedName = 44
 
 // checkProvider refuses keys of the other provider, and an impossible layout.
@@ -258,7 +256,7 @@ func (r *reader) checkProvider(g VolumeGroup, at string) {
 		r.wrong(at+".directory", "is for the provider loopdev only")
 	case g.Provider != "lvm" && g.ThinPool != "":
 		r.wrong(at+".thinPool", "is for the provider lvm only")
-	case g.Provider != "lvm" && g.ThinPoolWarning != blankGroup().ThinPoolWarning:
+	case g.Provider != "lvm" && g.ThinPoolWarning != defaultGroup().ThinPoolWarning:
 		r.wrong(at+".thinPoolWarning", "is for the provider lvm only")
 	case g.Provider != "lvm" && l != (Layout{}):
 		r.wrong(at+".layout", "is for the provider lvm only")
@@ -268,8 +266,8 @@ func (r *reader) checkProvider(g VolumeGroup, at string) {
 		r.wrong(at+".layout", "is for thick volumes; with a thinPool the pool's layout applies")
 	case l.Stripes > 1 && (l.Type == "" || l.Type == "linear" || l.Type == "raid1"):
 		r.wrong(at+".layout.stripes", "need a striped type, such as striped")
-	case l.Stripes > 0 && l.Stripes < fewestStripes[l.Type]:
-		r.wrong(at+".layout.stripes", fmt.Sprintf("must be at least %d for the type %s", fewestStripes[l.Type], l.Type))
+	case l.Stripes > 0 && l.Stripes < minStripes[l.Type]:
+		r.wrong(at+".layout.stripes", fmt.Sprintf("must be at least %d for the type %s", minStripes[l.Type], l.Type))
 	case l.Mirrors > 1 && l.Type == "raid10":
 		r.wrong(at+".layout.mirrors", "must be 1 for the type raid10")
 	case l.Mirrors > 0 && l.Type != "raid1" && l.Type != "raid10":
@@ -277,10 +275,10 @@ func (r *reader) checkProvider(g VolumeGroup, at string) {
 	}
 }
 
-// fewestStripes are those that LVM takes.
-var fewestStripes = map[string]int{"raid0": 2, "raid5": 2, "raid6": 3, "raid10": 2}
+// minStripes are LVM's minimums.
+var minStripes = map[string]int{"raid0": 2, "raid5": 2, "raid6": 3, "raid10": 2}
 
-// wrong reports an error of a key by its full name, with its line or that of its parent.
+// wrong reports an error of the key with the full name at, in its line or that of its parent.
 func (r *reader) wrong(at, text string) {
 	for k := at; ; {
 		if line, ok := r.lines[k]; ok && k != "" {
@@ -296,18 +294,18 @@ func (r *reader) wrong(at, text string) {
 	}
 }
 
-// clean reports whether this key has no error yet.
+// clean reports whether the key has no error yet.
 func (r *reader) clean(at string) bool {
 	return !slices.ContainsFunc(r.errors, func(e *Error) bool { return e.Key == at })
 }
 
-// within reports whether dir is root or below it, textually: it follows no symbolic link,
-// since a file may be checked on another machine.
+// within reports whether dir is root or below it. It follows no symbolic links, since a file may
+// be checked on another machine.
 func within(dir, root string) bool {
 	return dir == root || strings.HasPrefix(dir, root+"/")
 }
 
-// DriverProblem returns what is wrong with the name of a driver, or "".
+// DriverProblem returns the error in the name of a driver, or "".
 func DriverProblem(name string) string {
 	if driverName.is(name) {
 		return ""

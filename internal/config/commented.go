@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// Commented returns a whole configuration file: every key with its default and its meaning.
-// Parsing it gives Default.
+// Commented returns a configuration file with the default and meaning of every key. Parse returns
+// Default for it.
 func Commented() string {
 	var b strings.Builder
 	b.WriteString(head)
-	write(&b, (&reader{}).schema(blank()), "", "")
+	write(&b, (&reader{}).schema(defaults()), "", "")
 	return b.String()
 }
 
@@ -20,7 +20,7 @@ const head = `# flexd's configuration. Every key is optional; the values here ar
 # Check a file with: flexd config --check FILE
 `
 
-// write writes keys as lines of a file, the first one after a "- " if there is one.
+// write writes keys as lines of a file. item is "- " before the first key of a list element, or "".
 func write(b *strings.Builder, keys []key, indent, item string) {
 	for _, k := range keys {
 		fmt.Fprintln(b, strings.TrimRight(indent, " "))
@@ -54,7 +54,7 @@ func write(b *strings.Builder, keys []key, indent, item string) {
 	}
 }
 
-// notes are the type of a key, and what else its value does not show.
+// notes returns the type of a key, its default if the value does not show it, and whether it needs a restart.
 func (k key) notes() string {
 	notes := ""
 	if k.form != "" {
@@ -79,7 +79,7 @@ var (
 	reference    = lazily(`,? \(?see ` + link + `\)?`)
 )
 
-// plain removes the marks of Markdown, and references to sections of the page.
+// plain removes Markdown, and references to sections of the page.
 func plain(text string) string {
 	return strings.ReplaceAll(markdownLink().ReplaceAllString(reference().ReplaceAllString(text, ""), "$1"), "`", "")
 }

@@ -1,5 +1,5 @@
 // Package config reads flexd's configuration file: strict YAML, with a default for every
-// key. A reload changes it, see Live. It contains no secrets.
+// key, without secrets. For reloads see Live.
 package config
 
 import (
@@ -15,8 +15,8 @@ import (
 // DefaultPath is the default path of the configuration.
 const DefaultPath = "/etc/flexd/flexd.yaml"
 
-// maxBytes limits the size of the file. It is far above any real configuration, and
-// prevents a wrong path (a disk image, /dev/zero) from filling the memory.
+// maxBytes limits the size of the file, so that a wrong path (a disk image, /dev/zero) does
+// not fill the memory.
 const maxBytes = 1 << 20
 
 // A Config is a checked configuration: every path is absolute and clean, every
@@ -40,12 +40,12 @@ type Kubelet struct {
 	CgroupDir    string   // where the host's control groups are
 }
 
-// Files are flexd's own.
+// Files configures flexd's own files.
 type Files struct {
 	RunDir      string // notes, lane locks, device links; gone after a reboot
 	StateDir    string // format records; survives reboots
 	StatusGroup string // group that may read the status socket, "" = root only
-	HistorySize int64  // bytes of the history in StateDir; 0 = it is lost at a restart
+	HistorySize int64  // bytes of the history in StateDir; 0 = in memory only
 }
 
 // DriverSocket is the path of the socket for flexdriver.
@@ -54,29 +54,28 @@ func (f Files) DriverSocket() string { return filepath.Join(f.RunDir, "driver.so
 // StatusSocket is the path of the socket for `flexd status`.
 func (f Files) StatusSocket() string { return filepath.Join(f.RunDir, "status.sock") }
 
-// Times are how long things may last.
+// Times configures durations.
 type Times struct {
 	Lease        time.Duration // how long a volume stays active without a claim
 	CallDeadline time.Duration // how long a call may wait in flexd
-	// ReleaseOrphansAfter is how old an orphan must be before flexd releases it by
-	// itself; 0 = never.
+	// ReleaseOrphansAfter is the age at which flexd itself releases an orphan; 0 = never.
 	ReleaseOrphansAfter time.Duration
 }
 
-// Checks limits fsck and mkfs, whose needs depend on the contents of a volume.
+// Checks limits fsck and mkfs, whose cost depends on the contents of a volume.
 type Checks struct {
-	MaxChecks   int   // that run at the same time in one volume group
-	CheckMemory int64 // bytes that each may use
+	MaxChecks   int   // at the same time in one volume group
+	CheckMemory int64 // bytes of memory for each
 }
 
-// Log is what flexd logs, and how.
+// Log configures flexd's log.
 type Log struct {
 	LogFormat string // "text" or "json"
 	LogLevel  string // a logrus level
 }
 
-// A VolumeGroup has flexd's permissions in one volume group. Volumes in a group that is not
-// configured are never set up.
+// A VolumeGroup has flexd's permissions in one volume group. flexd mounts no volumes of other
+// groups.
 type VolumeGroup struct {
 	Name            string
 	Provider        string   // "lvm" or "loopdev"
@@ -84,17 +83,17 @@ type VolumeGroup struct {
 	Shared          bool     // lvm: other nodes use the group, too, and lvmlockd manages its locks
 	WatchdogNone    bool     // `watchdog: none`: a shared group is used without a watchdog
 	ThinPool        string   // lvm: new volumes are thin volumes of this pool, "" = thick
-	ThinPoolWarning int      // lvm: the usage of a thin pool's data or metadata, in percent, from which flexd warns
+	ThinPoolWarning int      // lvm: flexd warns from this usage of a thin pool's data or metadata on, in percent
 	Layout          Layout   // lvm: of new volumes
 	Volumes         []string // globs of the LV names that may be used
 	Namespaces      []string // globs of the pod namespaces that may mount them
 	Create          bool     // a missing volume may be created when `size` is given
 	ZeroAll         bool     // lvm: `zero: all`: all of a new volume is zeroed, not only the places of labels
-	MaxSize         int64    // bytes; the largest volume that may be created or extended to, 0 = no limit (never with Create)
-	Limit                    // of what flexd creates
+	MaxSize         int64    // bytes; the largest size of a created or extended volume, 0 = no limit (never with Create)
+	Limit                    // of the volumes that flexd has created
 	PerNamespace    Limit    // the same for each namespace
 	Reserve         int      // the percentage of the filesystem of loop files, or of a thin pool, that remains free
-	Overcommit      bool     // the volumes there may be larger together than it is
+	Overcommit      bool     // the total size of the volumes may exceed that of the filesystem or pool
 	MountFlags      []string // of every mount: nosuid, nodev, noexec
 	NeverDeactivate bool     // `deactivate: never`
 }
@@ -130,7 +129,7 @@ func Load(path string) (*Config, error) {
 	return Parse(path, data)
 }
 
-// VG returns the configured volume group of that name, or nil.
+// VG returns the configured volume group with a name, or nil.
 func (c *Config) VG(name string) *VolumeGroup {
 	for i := range c.VolumeGroups {
 		if c.VolumeGroups[i].Name == name {
@@ -142,11 +141,10 @@ func (c *Config) VG(name string) *VolumeGroup {
 
 // Restricted reports whether the namespace of a pod decides which volumes it may use.
 func (g *VolumeGroup) Restricted() bool {
-	return !slices.Contains(g.Namespaces, "*") || slices.ContainsFunc(g.Volumes, func(glob string) bool { return strings.Contains(glob, namespaceKey) })
+	return !slices.Contains(g.Namespaces, "*") || slices.ContainsFunc(g.Volumes, func(glob string) bool { return strings.Contains(glob, namespacePlaceholder) })
 }
 
-// AllowsVolume reports whether pods of at least one namespace may use the logical volume of
-// that name.
+// AllowsVolume reports whether pods of at least one namespace may use the logical volume lv.
 func (g *VolumeGroup) AllowsVolume(lv string) bool {
 	return slices.ContainsFunc(g.Volumes, func(glob string) bool {
 		return slices.ContainsFunc(globsFor(glob, g.Namespaces), func(glob string) bool { return matches([]string{glob}, lv) })
@@ -155,22 +153,22 @@ func (g *VolumeGroup) AllowsVolume(lv string) bool {
 
 // globsFor returns a glob of volumes for each of these namespaces.
 func globsFor(glob string, namespaces []string) (all []string) {
-	if !strings.Contains(glob, namespaceKey) {
+	if !strings.Contains(glob, namespacePlaceholder) {
 		return []string{glob}
 	}
 	for _, ns := range namespaces {
-		all = append(all, strings.ReplaceAll(glob, namespaceKey, ns))
+		all = append(all, strings.ReplaceAll(glob, namespacePlaceholder, ns))
 	}
 	return all
 }
 
-// AllowsVolumeFor reports whether pods of that namespace may use the logical volume of that
-// name. Where a pattern makes it a volume of two namespaces, such as a-b-c with
-// "{namespace}-*", it is of the one with the longer name.
+// AllowsVolumeFor reports whether pods of the namespace ns may use the logical volume lv. If a pattern
+// matches for two namespaces, such as a-b-c with "{namespace}-*", the volume belongs to the one with the
+// longer name.
 func (g *VolumeGroup) AllowsVolumeFor(ns, lv string) bool {
 	var shared, own []string
 	for _, glob := range g.Volumes {
-		if strings.Contains(glob, namespaceKey) {
+		if strings.Contains(glob, namespacePlaceholder) {
 			own = append(own, glob)
 		} else {
 			shared = append(shared, glob)
@@ -179,14 +177,14 @@ func (g *VolumeGroup) AllowsVolumeFor(ns, lv string) bool {
 	return matches(shared, lv) || owns(own, ns, lv) && !g.longerOwner(own, ns, lv)
 }
 
-// owns reports whether one of the globs makes a volume that of the namespace.
+// owns reports whether one of the globs matches the volume for the namespace.
 func owns(globs []string, ns, lv string) bool {
 	return len(ns) <= maxNamespace && namespaces().MatchString(ns) && slices.ContainsFunc(globs, func(glob string) bool {
-		return matches([]string{strings.ReplaceAll(glob, namespaceKey, ns)}, lv)
+		return matches([]string{strings.ReplaceAll(glob, namespacePlaceholder, ns)}, lv)
 	})
 }
 
-// longerOwner reports whether the volume is that of a namespace whose name contains ns.
+// longerOwner reports whether the volume belongs to a namespace whose name contains ns.
 func (g *VolumeGroup) longerOwner(globs []string, ns, lv string) bool {
 	for i := range lv {
 		for j := i + len(ns) + 1; j <= len(lv); j++ {
@@ -198,8 +196,7 @@ func (g *VolumeGroup) longerOwner(globs []string, ns, lv string) bool {
 	return false
 }
 
-// AllowsNamespace reports whether pods of that namespace may mount volumes of
-// the group.
+// AllowsNamespace reports whether pods of the namespace may mount volumes of the group.
 func (g *VolumeGroup) AllowsNamespace(ns string) bool { return matches(g.Namespaces, ns) }
 
 func matches(globs []string, name string) bool {

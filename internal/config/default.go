@@ -7,16 +7,15 @@ import (
 	"time"
 )
 
-// Default is the configuration of an empty file. It has no volume group, so
-// flexd sets nothing up with it.
+// Default returns the configuration of an empty file. It has no volume group.
 func Default() *Config {
-	c := blank()
+	c := defaults()
 	c.derive()
 	return c
 }
 
-// blank returns the constant defaults.
-func blank() *Config {
+// defaults returns the constant defaults.
+func defaults() *Config {
 	return &Config{
 		Kubelet: Kubelet{Driver: "flexd/lvm", KubeletRoots: []string{"/var/lib/kubelet"}, CgroupDir: "/sys/fs/cgroup"},
 		Files:   Files{RunDir: "/run/flexd", StateDir: "/var/lib/flexd", HistorySize: 16 << 20},
@@ -29,14 +28,14 @@ func blank() *Config {
 // derive sets the remaining defaults from the host.
 func (c *Config) derive() {
 	if c.NodeName == "" {
-		// Kubelet does the same to the host name.
-		host, _ := os.Hostname() // Parse complains when this leaves it empty
+		// Kubelet normalizes the host name in the same way.
+		host, _ := os.Hostname() // check reports an empty name
 		c.NodeName = strings.ToLower(strings.TrimSpace(host))
 	}
 }
 
-// blankGroup returns the defaults of a volume group. Its name, directory and namespaces have
-// none: flexd does not guess the place of data, nor whose it is.
-func blankGroup() VolumeGroup {
+// defaultGroup returns the defaults of a volume group. Name, directory and namespaces have
+// none: flexd does not guess the location or the owner of data.
+func defaultGroup() VolumeGroup {
 	return VolumeGroup{ThinPoolWarning: 80, Reserve: 10, MountFlags: []string{"nodev"}, Volumes: []string{"*"}}
 }

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// A Live is the configuration in force. It changes at a reload.
+// A Live holds the configuration in force. It changes at a reload.
 type Live struct{ current atomic.Pointer[Config] }
 
 // NewLive returns a Live with its first configuration.
@@ -17,21 +17,21 @@ func NewLive(c *Config) *Live {
 	return l
 }
 
-// Get returns the configuration in force, which does not change.
+// Get returns the configuration in force; a reload replaces it and does not change it.
 func (l *Live) Get() *Config { return l.current.Load() }
 
-// VG returns the volume group of that name as it is configured now, or nil.
+// VG returns the volume group with a name from the configuration in force, or nil.
 func (l *Live) VG(name string) *VolumeGroup { return l.Get().VG(name) }
 
-// Reload applies a configuration, except for the keys that need a restart. It returns
-// these, as far as they differ.
+// Reload applies a configuration, except for keys that need a restart. It returns
+// those of these keys that differ.
 func (l *Live) Reload(next *Config) (restart []string) {
 	applied, restart := l.Get().with(next)
 	l.current.Store(applied)
 	return restart
 }
 
-// with returns next with the keys of c that cannot change, and the names of those that
+// with returns next with the values of c for keys that need a restart, and the names of those that
 // differ.
 func (c *Config) with(next *Config) (*Config, []string) {
 	applied, r := *next, &reader{}
@@ -46,7 +46,7 @@ func (c *Config) with(next *Config) (*Config, []string) {
 		}
 		with := *n
 		if fixed := keep(r.groupSchema(&g), r.groupSchema(&with)); len(fixed) > 0 {
-			// Its other keys are for the other storage: these namespaces may not use the present one.
+			// Its other keys are for the new storage: its namespaces may not use the present one.
 			with = g
 			restart = append(restart, fmt.Sprintf("volumeGroups: %s of %s, and so its other keys", strings.Join(fixed, ", "), g.Name))
 		}

@@ -11,14 +11,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Parse reads and checks a configuration. The name is used in errors only. An
-// empty document means Default.
+// Parse reads and checks a configuration. The name is for errors only. An
+// empty document is Default.
 func Parse(name string, data []byte) (*Config, error) {
 	if len(data) > maxBytes {
 		return nil, fmt.Errorf("%s: larger than 1 MiB; is this the configuration?", name)
 	}
 	r := &reader{file: name, lines: map[string]int{}}
-	c := blank()
+	c := defaults()
 	if doc := r.document(data); doc != nil {
 		r.mapping(doc, "", r.schema(c))
 	}
@@ -35,10 +35,10 @@ func (r *reader) groups(n *node, at string, c *Config) {
 		return
 	}
 	r.sequence(n, at, func(n *node, at string) {
-		g := blankGroup()
+		g := defaultGroup()
 		r.mapping(n, at, r.groupSchema(&g))
 		if _, there := r.lines[at+".overcommit"]; !there {
-			g.Overcommit = g.ThinPool != "" // it is what thin pools are for
+			g.Overcommit = g.ThinPool != ""
 		}
 		if _, there := r.lines[at+".provider"]; !there {
 			if g.Provider = "lvm"; g.Directory != "" {
@@ -49,8 +49,8 @@ func (r *reader) groups(n *node, at string, c *Config) {
 	})
 }
 
-// document returns the root of the one document in data, or nil when there is
-// none or it cannot be read.
+// document returns the root of the single document in data, or nil if there is
+// none or if it cannot be read.
 func (r *reader) document(data []byte) *yaml.Node {
 	var doc, second yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(data))

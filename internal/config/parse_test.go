@@ -46,7 +46,7 @@ func TestCommentedEntry(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v in:\n%s", err, entry)
 	}
-	want := blankGroup()
+	want := defaultGroup()
 	want.Name, want.Provider, want.Directory, want.Namespaces = "vg0", "loopdev", "/srv/vg0", []string{"*"}
 	if d := cmp.Diff([]VolumeGroup{want}, c.VolumeGroups); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -226,8 +226,8 @@ func FuzzNamespaces(f *testing.F) {
 	f.Add("a", "a-b", "a-b-c", "-*")
 	f.Add("team", "am", "team.am.x", ".*")
 	f.Fuzz(func(t *testing.T, a, b, lv, rest string) {
-		g := &VolumeGroup{Namespaces: []string{"*"}, Volumes: []string{namespaceKey + rest}}
-		if len(lv) > 127 || len(rest) > 20 || strings.Contains(rest, namespaceKey) || a == b { // longer names are no LVs
+		g := &VolumeGroup{Namespaces: []string{"*"}, Volumes: []string{namespacePlaceholder + rest}}
+		if len(lv) > 127 || len(rest) > 20 || strings.Contains(rest, namespacePlaceholder) || a == b { // longer names are no LVs
 			return
 		}
 		ofA, ofB := g.AllowsVolumeFor(a, lv), g.AllowsVolumeFor(b, lv)

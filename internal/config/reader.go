@@ -14,7 +14,7 @@ import (
 // An Error is one error in a file. Parse joins all of them.
 type Error struct {
 	File string
-	Line int    // 0 = not about one line
+	Line int    // 0 = none
 	Key  string // in full: "volumeGroups[0].directory"; "" = the document
 	Text string // "must be an absolute path, not ..."
 }
@@ -31,9 +31,8 @@ func (e *Error) Error() string {
 	return b.String() + ": " + e.Text
 }
 
-// A reader walks the nodes of one file and collects all errors. It does not use the
-// decoder, whose errors have neither the full key nor more than one mistake, and which
-// follows aliases.
+// A reader walks the nodes of one file and collects all errors. yaml's decoder reports only the first
+// error, without the full key, and follows aliases.
 type reader struct {
 	file   string
 	errors []*Error
@@ -57,8 +56,7 @@ func (r *reader) err() error {
 	return errors.Join(joined...)
 }
 
-// plain refuses YAML features beyond plain data. An alias can make a small file huge, which
-// its reader does not see.
+// plain refuses anchors and aliases, which can make a small file huge.
 func (r *reader) plain(n *node, at string) bool {
 	switch {
 	case n.Kind == yaml.AliasNode:
@@ -128,7 +126,7 @@ func (r *reader) sequence(n *node, at string, each func(n *node, at string)) {
 
 func null(n *node) bool { return n.Kind == scalar && n.ShortTag() == "!!null" }
 
-// shown formats, for an error, the value found instead.
+// shown formats a wrong value for an error.
 func shown(n *node) string {
 	switch {
 	case null(n):
@@ -143,7 +141,7 @@ func shown(n *node) string {
 	return oneLine(short(n.Value))
 }
 
-// short keeps an error readable whatever the file holds.
+// short truncates a text from the file for an error.
 func short(s string) string {
 	const most = 120
 	if r := []rune(s); len(r) > most {
@@ -152,7 +150,7 @@ func short(s string) string {
 	return s
 }
 
-// oneLine makes a text one line, since each error is one line.
+// oneLine converts a text to one line for an error.
 func oneLine(s string) string {
 	return short(strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f || c == 0x85 || c == 0x2028 || c == 0x2029 {

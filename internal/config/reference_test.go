@@ -22,7 +22,7 @@ const (
 
 // The page and the manual page have each key as the parser has it.
 func TestReference(t *testing.T) {
-	keys := (&reader{}).schema(blank())
+	keys := (&reader{}).schema(defaults())
 	old, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
@@ -151,7 +151,7 @@ flexd applies a changed file within a few seconds. A file with an error is refus
 // What a file may contain in place of a default is valid, and so is the printed default.
 func TestValuesOfKeys(t *testing.T) {
 	r := &reader{lines: map[string]int{}}
-	keys := r.schema(blank())
+	keys := r.schema(defaults())
 	for _, k := range append(flat(keys), flat(keys[len(keys)-1].keys)...) {
 		if k.show == nil {
 			continue

@@ -75,7 +75,7 @@ func (r *reader) schema(c *Config) []key {
 			without: "loop, nbd and drbd are rejected, then the host's own `devices/filter`", example: `["r|^/dev/loop|", "r|^/dev/nbd|", "r|^/dev/drbd|"]`,
 			about: "The `devices/filter` of LVM's commands; the host's `global_filter` stays in force. It has no effect where the host has a devices file, see [disks that hang](#disks-that-hang)."},
 		{name: "volumeGroups", value: value{form: "a list of mappings", read: func(n *node, at string) { r.groups(n, at, c) }, show: func() string { return "[]" }},
-			about: "The volume groups that flexd may use. It mounts no volumes of others.", keys: r.groupSchema(new(blankGroup()))},
+			about: "The volume groups that flexd may use. It mounts no volumes of others.", keys: r.groupSchema(new(defaultGroup()))},
 	}
 }
 
@@ -88,7 +88,7 @@ func (r *reader) groupSchema(g *VolumeGroup) []key {
 			about: "The storage of the volumes: `lvm`, or `loopdev`, a directory of sparse files. `flexd config --check` prints it."},
 		{name: "directory", value: r.text(&g.Directory, directory), restart: true, without: required + " for `loopdev`", example: "/srv/vg0",
 			about: "The directory of these files: not below a kubelet root, one per group. In a filesystem of its own use a subdirectory, which is missing while the filesystem is not mounted. flexd uses only files that it created, and those to which `flexd uuid --new FILE` gave a uuid."},
-		{name: "shared", value: r.truth(&g.Shared), restart: true,
+		{name: "shared", value: r.boolean(&g.Shared), restart: true,
 			about: "`lvm`: other nodes use the volume group, too. It has a lock type (`vgchange --lock-type sanlock`), and each volume is active on one node at a time."},
 		{name: "watchdog", value: r.word(&g.WatchdogNone, "required", "none"), restart: true,
 			about: "`shared`: whether flexd uses the group only while a watchdog guards this node. `none`: also without a watchdog; then a node that hangs or is paused may continue to write after another node has taken its volumes over."},
@@ -114,7 +114,7 @@ func (r *reader) groupSchema(g *VolumeGroup) []key {
 			about: "The namespaces whose pods may use the volumes: `[\"*\"]` is every namespace, `[]` none."},
 		{name: "volumes", value: r.list(&g.Volumes, volumeGlob),
 			about: "The volumes that may be used; `{namespace}` is the namespace of the pod, see [namespaces](#namespaces). `[]` is none."},
-		{name: "create", value: r.truth(&g.Create),
+		{name: "create", value: r.boolean(&g.Create),
 			about: "Create a missing volume when the pod gives a `size`."},
 		{name: "maxSize", value: r.size(&g.MaxSize, anySize),
 			about: "The largest size of a volume that flexd creates or extends, before LVM rounds it up to whole extents; required with `create: true`. `0`: no limit."},
@@ -130,7 +130,7 @@ func (r *reader) groupSchema(g *VolumeGroup) []key {
 		}}),
 		{name: "reserve", value: r.percent(&g.Reserve, 0),
 			about: "`loopdev` and `thinPool`: the part of the directory's filesystem (bytes and inodes), or of the pool, that remains free, see [space](#space)."},
-		{name: "overcommit", value: r.truth(&g.Overcommit), without: "`true` with a `thinPool`, else `false`", example: "false",
+		{name: "overcommit", value: r.boolean(&g.Overcommit), without: "`true` with a `thinPool`, else `false`", example: "false",
 			about: "Whether the total size of the volumes may exceed that of the filesystem or pool."},
 		{name: "mountFlags", value: r.list(&g.MountFlags, oneOf("nosuid", "nodev", "noexec")),
 			about: "Flags of every mount, beside those that the pod asks for, see [mount flags](#mount-flags)."},

@@ -15,17 +15,17 @@ type value struct {
 	form string // the type with its limits
 	into any    // a pointer to the field
 	read func(n *node, at string)
-	show func() string // the field as the file has it
+	show func() string // the field in the form of the file
 }
 
-// A rule is what a string must be.
+// A rule checks a string.
 type rule struct {
 	form   string               // "an absolute path"
 	is     func(string) bool    // whether it has this form
-	refuse func(*string) string // another error, or ""; may normalize it
+	refuse func(*string) string // returns another error, or ""; may normalize the string
 }
 
-// A limit is what a number must be beside its type.
+// A limit checks a number.
 type limit[T any] struct {
 	text string // "at least 5m"
 	ok   func(T) bool
@@ -38,7 +38,7 @@ func (l limit[T]) of(form string) string {
 	return form + ", " + l.text
 }
 
-// allows reports whether the limit allows a value that was read.
+// allows checks a value, and reports an error.
 func (l limit[T]) allows(r *reader, n *node, at string, v T) bool {
 	if l.ok == nil || l.ok(v) {
 		return true
@@ -106,11 +106,10 @@ func (r *reader) list(into *[]string, rule rule) value {
 	}}
 }
 
-func (r *reader) truth(into *bool) value {
+func (r *reader) boolean(into *bool) value {
 	const form = "true or false"
 	return value{form: form, into: into, show: func() string { return strconv.FormatBool(*into) }, read: func(n *node, at string) {
-		// Only the two words: YAML's other spellings (yes, on, y) mean something
-		// else to every other reader.
+		// Other readers do not accept YAML's other spellings (yes, on, y).
 		if n.Kind != scalar || n.ShortTag() != "!!bool" || n.Value != "true" && n.Value != "false" {
 			r.fail(n.Line, at, "must be "+form+", not "+shown(n))
 			return
@@ -119,7 +118,7 @@ func (r *reader) truth(into *bool) value {
 	}}
 }
 
-// word is one of two words, of which the first means false.
+// word reads one of two words; no means false.
 func (r *reader) word(into *bool, no, yes string) value {
 	word := func() string {
 		if *into {
@@ -153,7 +152,7 @@ func (r *reader) duration(into *time.Duration, limit limit[time.Duration]) value
 	}}
 }
 
-// durationOrNever is a duration, or 0 for the word.
+// durationOrNever reads a duration, or "never" as 0.
 func (r *reader) durationOrNever(into *time.Duration, limit limit[time.Duration]) value {
 	v := r.duration(into, limit)
 	duration, show := v.read, v.show
@@ -220,7 +219,7 @@ func (r *reader) percent(into *int, least int) value {
 	}}
 }
 
-// quoted is a string as YAML has it.
+// quoted returns a string in YAML.
 func quoted(s string) string {
 	if s == "" || strings.ContainsAny(s, `*:#{}[]&!|>'"%@,`+"`") {
 		return strconv.Quote(s)
