@@ -11,8 +11,8 @@ import (
 // A Mount has the parsed mount options.
 type Mount struct {
 	ReadOnly bool
-	Attrs    []string // per-mount attributes such as noatime, sorted; ro is ReadOnly instead
-	Super    []string // superblock options, sorted, none twice
+	Attrs    []string // per-mount attributes such as noatime, sorted, without ro (ReadOnly)
+	Super    []string // superblock options, sorted, without duplicates
 }
 
 // A word is an allowed mount option, or an allowed word in the value of an mkfs option.
@@ -23,8 +23,8 @@ type word struct {
 	bare  bool // the value is optional
 }
 
-// attrWords are attributes of a single mount: each pod of a volume has its own.
-// suid, dev, exec and their kin are missing: kubelet's mounts allow them anyway.
+// attrWords returns the attributes of a single mount, which may differ between the pods of a volume.
+// suid, dev and exec are the default and missing.
 func attrWords() []word {
 	return []word{
 		{group: "ro", key: "ro"}, {group: "ro", key: "rw"},
@@ -34,10 +34,10 @@ func attrWords() []word {
 	}
 }
 
-// superWords are options of the superblock, which all mounts of a volume share. Not allowed
-// are options that name a file or another device (journal_path, logdev, device), skip
+// superWords returns the options of the superblock, which all mounts of a volume share. It has no
+// options that name a file or another device (journal_path, logdev, device), skip
 // recovery or checks (noload, norecovery, nouuid), select a part (subvol), stop the node
-// (errors=panic), let a file show the former contents of its blocks after a power cut
+// (errors=panic), show former data of the disk in files after a power cut
 // (data=writeback, nobarrier), or belong to mount(8) (loop, remount, bind, x-*, X-mount.*).
 func superWords(fs string) []word {
 	all := []word{
@@ -52,7 +52,7 @@ func superWords(fs string) []word {
 			{group: "inode", key: "inode32"}, {group: "inode", key: "inode64"},
 			{group: "largeio", key: "largeio"}, {group: "largeio", key: "nolargeio"},
 			{group: "logbufs", key: "logbufs", value: number(2, 8)},
-			{group: "logbsize", key: "logbsize", value: among("16k", "32k", "64k", "128k", "256k", "16384", "32768", "65536", "131072", "262144")},
+			{group: "logbsize", key: "logbsize", value: oneOf("16k", "32k", "64k", "128k", "256k", "16384", "32768", "65536", "131072", "262144")},
 			{group: "noalign", key: "noalign"}, {group: "swalloc", key: "swalloc"}, {group: "wsync", key: "wsync"},
 			{group: "filestreams", key: "filestreams"},
 			{group: "sunit", key: "sunit", value: number(0, 1<<30)}, {group: "swidth", key: "swidth", value: number(0, 1<<30)},
@@ -64,12 +64,12 @@ func superWords(fs string) []word {
 		}...)
 	case "btrfs":
 		return append(all, []word{
-			{group: "discard", key: "discard", value: among("async", "sync"), bare: true}, {group: "discard", key: "nodiscard"},
+			{group: "discard", key: "discard", value: oneOf("async", "sync"), bare: true}, {group: "discard", key: "nodiscard"},
 			{group: "compress", key: "compress", value: compression, bare: true},
 			{group: "compress", key: "compress-force", value: compression, bare: true},
 			{group: "ssd", key: "ssd"}, {group: "ssd", key: "nossd"},
 			{group: "autodefrag", key: "autodefrag"}, {group: "autodefrag", key: "noautodefrag"},
-			{group: "space_cache", key: "space_cache", value: among("v2")},
+			{group: "space_cache", key: "space_cache", value: oneOf("v2")},
 			{group: "commit", key: "commit", value: number(1, 300)},
 			{group: "flushoncommit", key: "flushoncommit"}, {group: "flushoncommit", key: "noflushoncommit"},
 			{group: "datacow", key: "datacow"}, {group: "datacow", key: "nodatacow"},
@@ -82,17 +82,17 @@ func superWords(fs string) []word {
 	default: // ext4
 		return append(all, []word{
 			{group: "discard", key: "discard"}, {group: "discard", key: "nodiscard"},
-			{group: "data", key: "data", value: among("ordered", "journal")},
-			{group: "data_err", key: "data_err", value: among("abort", "ignore")},
+			{group: "data", key: "data", value: oneOf("ordered", "journal")},
+			{group: "data_err", key: "data_err", value: oneOf("abort", "ignore")},
 			{group: "commit", key: "commit", value: number(0, 300)},
-			{group: "errors", key: "errors", value: among("remount-ro", "continue")},
-			{group: "barrier", key: "barrier", value: among("1"), bare: true},
-			{group: "auto_da_alloc", key: "auto_da_alloc", value: bit, bare: true}, {group: "auto_da_alloc", key: "noauto_da_alloc"},
+			{group: "errors", key: "errors", value: oneOf("remount-ro", "continue")},
+			{group: "barrier", key: "barrier", value: oneOf("1"), bare: true},
+			{group: "auto_da_alloc", key: "auto_da_alloc", value: zeroOrOne, bare: true}, {group: "auto_da_alloc", key: "noauto_da_alloc"},
 			{group: "delalloc", key: "delalloc"}, {group: "delalloc", key: "nodelalloc"},
 			{group: "dioread", key: "dioread_lock"}, {group: "dioread", key: "dioread_nolock"},
 			{group: "block_validity", key: "block_validity"}, {group: "block_validity", key: "noblock_validity"},
 			{group: "init_itable", key: "init_itable", value: number(0, 1000), bare: true}, {group: "init_itable", key: "noinit_itable"},
-			{group: "inode_readahead_blks", key: "inode_readahead_blks", value: power(1, 1<<20)},
+			{group: "inode_readahead_blks", key: "inode_readahead_blks", value: powerOfTwo(1, 1<<20)},
 			{group: "journal_checksum", key: "journal_checksum"}, {group: "journal_checksum", key: "nojournal_checksum"},
 			{group: "journal_ioprio", key: "journal_ioprio", value: number(0, 7)},
 			{group: "max_batch_time", key: "max_batch_time", value: number(0, 1<<30)},
@@ -120,7 +120,7 @@ func compression(s string) bool {
 	return false
 }
 
-// suggest returns a question with the allowed word that was probably meant.
+// suggest returns a question with the allowed word that is similar.
 func suggest(wrong string, lists ...[]word) string {
 	var keys []string
 	for _, w := range slices.Concat(lists...) {
@@ -136,7 +136,7 @@ func suggest(wrong string, lists ...[]word) string {
 }
 
 // ParseMount parses mountOptions into attributes of the mount and options of the
-// superblock. It ignores a repeated word, and refuses contradictions.
+// superblock. It ignores repeated words, and refuses contradictions.
 func ParseMount(fs, text string) (Mount, error) {
 	var m Mount
 	if text == "" {
@@ -177,7 +177,7 @@ func ParseMount(fs, text string) (Mount, error) {
 	return m, nil
 }
 
-// CheckSuper refuses an option of the superblock that no request may ask for.
+// CheckSuper refuses an option of the superblock that is not allowed.
 func CheckSuper(fs, option string) error {
 	if err := checkWords(option, ","); err != nil {
 		return err

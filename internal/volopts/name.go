@@ -16,7 +16,7 @@ func CheckName(name string) error {
 		return errors.New(quote(name) + " starts with -")
 	case name == "." || name == "..":
 		return errors.New(quote(name) + " is not a name")
-	case !madeOf(name, "+_.-"):
+	case !consistsOf(name, "+_.-"):
 		return errors.New(quote(name) + " contains other characters than a-z A-Z 0-9 + _ . -")
 	}
 	return nil

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// MaxSize is the largest size of a volume, 4 EiB: added to those of all others, it does not overflow.
+// MaxSize is the largest size of a volume, 4 EiB. A sum of such sizes does not overflow.
 const MaxSize = 1 << 62
 
 // ParseSize reads the size of a volume, in bytes. A unit is required and is
@@ -15,11 +15,11 @@ const MaxSize = 1 << 62
 //	k K Ki KB KiB  m M Mi MB MiB  g G Gi GB GiB  t T Ti TB TiB  p P Pi PB PiB   powers of 1024
 //	b B                                                                         bytes
 //
-// The letters have the meaning of lvcreate -L, to which the well-known script driver passes
-// them: "100m" and "100M" are 100 MiB, where a Kubernetes quantity would make them a tenth
-// of a byte and a hundred million. Ki, Mi, ... mean the same to both. A bare number is
+// The letters are those of lvcreate -L, to which the well-known script driver passes
+// them: "100m" and "100M" are 100 MiB. (In a Kubernetes quantity they are a tenth
+// of a byte and 100,000,000 bytes; Ki, Mi, ... are the same.) A number without a unit is
 // refused, because it is MiB to lvcreate and bytes to Kubernetes. A fraction ("1.5g") is
-// cut to whole bytes.
+// rounded down to whole bytes.
 func ParseSize(s string) (int64, error) {
 	bad := func(why string) (int64, error) {
 		return 0, errors.New(quote(s) + " " + why)

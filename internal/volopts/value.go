@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// A kind is the type of an option's value; the zero kind takes none.
+// A kind accepts the values of an option; nil accepts none.
 type kind func(value string) bool
 
-// number takes decimal digits that make a value from low to high.
+// number accepts a decimal number from low to high.
 func number(low, high uint64) kind {
 	return func(s string) bool {
 		n, ok := decimal(s)
@@ -17,15 +17,15 @@ func number(low, high uint64) kind {
 	}
 }
 
-// power takes powers of two from low to high.
-func power(low, high uint64) kind {
+// powerOfTwo accepts powers of two from low to high.
+func powerOfTwo(low, high uint64) kind {
 	return func(s string) bool {
 		n, ok := decimal(s)
 		return ok && n&(n-1) == 0 && low <= n && n <= high
 	}
 }
 
-// size takes digits and at most one unit letter of units.
+// size accepts a positive number, followed by at most one letter of units.
 func size(units string) kind {
 	return func(s string) bool {
 		if s != "" && strings.IndexByte(units, s[len(s)-1]) >= 0 {
@@ -36,15 +36,14 @@ func size(units string) kind {
 	}
 }
 
-// among takes one of the words.
-func among(words ...string) kind {
+// oneOf accepts the words.
+func oneOf(words ...string) kind {
 	return func(s string) bool { return slices.Contains(words, s) }
 }
 
-// bit takes 0 or 1.
-func bit(s string) bool { return s == "0" || s == "1" }
+func zeroOrOne(s string) bool { return s == "0" || s == "1" }
 
-// percent takes 0 to 50, with at most two decimals.
+// percent accepts 0 to 50, with at most two decimals.
 func percent(s string) bool {
 	whole, fraction, dot := strings.Cut(s, ".")
 	if dot && (fraction == "" || len(fraction) > 2 || strings.Trim(fraction, "0123456789") != "") {
@@ -54,12 +53,12 @@ func percent(s string) bool {
 	return ok && (n < 50 || n == 50 && strings.Trim(fraction, "0") == "")
 }
 
-// label takes a plain name of at most max bytes.
+// label accepts a plain name of at most max bytes.
 func label(max int) kind {
-	return func(s string) bool { return s != "" && len(s) <= max && s[0] != '-' && madeOf(s, "_.-") }
+	return func(s string) bool { return s != "" && len(s) <= max && s[0] != '-' && consistsOf(s, "_.-") }
 }
 
-// list takes words separated by commas, each taken by k and none twice.
+// list accepts different words that k accepts, separated by commas.
 func list(k kind) kind {
 	return func(s string) bool {
 		words := strings.Split(s, ",")
@@ -72,14 +71,14 @@ func list(k kind) kind {
 	}
 }
 
-// features takes the named features, each possibly switched off by a ^.
+// features accepts a list of the named features, with ^ for off.
 func features(names string) kind {
 	all := strings.Fields(names)
 	return list(func(s string) bool { return slices.Contains(all, strings.TrimPrefix(s, "^")) })
 }
 
-// subs takes a list such as "su=64k,sw=2,noalign" of the words, each key at most once.
-func subs(allowed ...word) kind {
+// subOptions accepts a list of the words, such as "su=64k,sw=2,noalign", each key at most once.
+func subOptions(allowed ...word) kind {
 	return func(s string) bool {
 		words := strings.Split(s, ",")
 		seen := make([]string, 0, len(words))
@@ -94,8 +93,8 @@ func subs(allowed ...word) kind {
 	}
 }
 
-// madeOf reports whether s has only letters, digits and the others.
-func madeOf(s, others string) bool {
+// consistsOf reports whether s has only letters, digits and others.
+func consistsOf(s, others string) bool {
 	for i := range len(s) {
 		switch c := s[i]; {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte(others, c) >= 0:

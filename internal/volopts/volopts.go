@@ -1,7 +1,7 @@
 // Package volopts parses the options of a volume: its size, mkfs options and mount options.
 // Allow-lists decide which text of a pod's author becomes typed data; the rest is refused.
 //
-// flexdriver links it: it imports the standard library only, and not fmt.
+// flexdriver links this package, so it imports the standard library only, and not fmt.
 package volopts
 
 import (
@@ -12,7 +12,7 @@ import (
 // FSTypes are the filesystems that flexd supports; the first is the default.
 func FSTypes() []string { return []string{"ext4", "xfs", "btrfs"} }
 
-// quote shows s, at most 64 bytes of it, in a message that must stay one line.
+// quote quotes at most 64 bytes of s for a message of one line.
 func quote(s string) string {
 	const most = 64
 	if len(s) > most {
