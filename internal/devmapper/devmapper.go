@@ -4,10 +4,9 @@ package devmapper
 
 import "errors"
 
-// ErrNoDevice says that device-mapper has no such device.
 var ErrNoDevice = errors.New("device-mapper has no such device")
 
-// A Key names one device: by uuid, or by "major:minor" if that is empty.
+// A Key names a device: by UUID or, if that is empty, by "major:minor".
 type Key struct{ UUID, Number string }
 
 // A Mapped is a device of device-mapper.
@@ -18,10 +17,10 @@ type Mapped struct {
 	Open      int    // how often it is open, mounts included
 	Suspended bool
 	ReadOnly  bool
-	Live      bool // it has a table
-	Loaded    bool // it has another table, which replaces that one when the device is resumed
+	Live      bool // it has a live table
+	Loaded    bool // it has a loaded table, which replaces the live one at a resume
 	Targets   []Target
-	Below     []string // the pool of a thin device whose table does not name it: "major:minor"
+	Below     []string // for a thin device whose table does not name its pool: the pool's "major:minor"
 }
 
 // A Target is a segment of a device.

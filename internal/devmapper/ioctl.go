@@ -45,12 +45,10 @@ type Kernel struct {
 	fd     int
 }
 
-// New returns this machine's device-mapper, which is opened when it is
-// first needed.
+// New returns this machine's device-mapper. It is opened on first use.
 func New() *Kernel { return &Kernel{} }
 
-// open opens the control device once it is there: dm_mod may be loaded after flexd has
-// started.
+// open opens the control device, which may appear after flexd's start, when dm_mod is loaded.
 func (k *Kernel) open() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -65,7 +63,7 @@ func (k *Kernel) open() error {
 	return nil
 }
 
-var controlFile = "/dev/mapper/control" // another in tests
+var controlFile = "/dev/mapper/control" // replaced in tests
 
 // call makes one request with a buffer that grows until the answer fits.
 func (k *Kernel) call(request uint32, flags uint32, key Key) (reply, error) {
@@ -118,14 +116,14 @@ func (k *Kernel) List() ([]Mapped, error) {
 	return all, nil
 }
 
-// Device returns one device with its table. While its pool has failed, the table of a thin device
-// is only "Fail"; the kernel still knows its dependencies.
+// Device returns one device with its table. If the pool of a thin device has failed, the table
+// is only "Fail", and Device asks for the dependencies.
 func (k *Kernel) Device(key Key) (Mapped, error) {
 	m, err := k.table(key, dmStatusTable)
 	if err != nil || !m.hidesPool() {
 		return m, err
 	}
-	if m.UUID != "" { // its number may be another device's by now
+	if m.UUID != "" { // another device may have its number now
 		key = Key{UUID: m.UUID}
 	}
 	b, err := k.call(dmTableDeps, 0, key)
@@ -143,7 +141,7 @@ func (m Mapped) hidesPool() bool {
 // Status returns one device with the state of its targets.
 func (k *Kernel) Status(key Key) (Mapped, error) { return k.table(key, 0) }
 
-// Open returns how often the device of that number is open, mounts and devices on it included.
+// Open returns how often a device is open, mounts and devices on it included.
 func (k *Kernel) Open(number string) (int, error) {
 	b, err := k.call(dmDevStatus, 0, Key{Number: number})
 	if err != nil {
@@ -162,7 +160,7 @@ func (k *Kernel) table(key Key, flags uint32) (Mapped, error) {
 	return m, err
 }
 
-// A reply is the memory that a request shares with its answer.
+// A reply is the buffer of a request and its answer.
 type reply []byte
 
 var ne = binary.NativeEndian
@@ -205,7 +203,7 @@ func (b reply) head() Mapped {
 
 var errReply = errors.New("device-mapper: the answer does not parse")
 
-// data returns what follows the header.
+// data returns the data after the header.
 func (b reply) data() ([]byte, error) {
 	if len(b) < dmHeader {
 		return nil, errReply

@@ -2,8 +2,8 @@ package kubelet
 
 import "strings"
 
-// IsCgroupRoot reports whether a control group of that name is the parent of kubelet's
-// pods, with either of its two cgroup drivers.
+// IsCgroupRoot reports whether a control group with this name is the parent of the control groups of
+// pods, with either of kubelet's cgroup drivers.
 func IsCgroupRoot(name string) bool {
 	return name == "kubepods" || name == "kubepods.slice" || strings.HasSuffix(name, "-kubepods.slice")
 }

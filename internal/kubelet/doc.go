@@ -1,3 +1,3 @@
-// Package kubelet is kubelet's layout of directories and control groups: which path below
-// its root belongs to which volume and pod, and which pods have a process.
+// Package kubelet knows kubelet's layout of directories and control groups: the volume and pod of
+// a path below its root, and which pods have a process.
 package kubelet

@@ -7,19 +7,18 @@ import (
 	"strings"
 )
 
-// A Layout is kubelet's directories for the volumes of one driver. Its root directories
-// may be symlinks, and they may appear after flexd started, so they are resolved at each
+// A Layout has kubelet's directories for the volumes of one driver. The root directories
+// may be symlinks, and may appear after flexd's start, so they are resolved at each
 // use.
 type Layout struct {
 	Dirs   []string // kubelet's root directories as configured
 	Driver string   // "vendor/driver"
 }
 
-// Resolve returns dir as in the mount table: it follows every symlink in its parent
-// directories, but does not access dir itself, which may be a mount that hangs. Missing
-// components stay as they are written. It returns the root that contains the result, or an
-// error if none does. It returns the path also with an error: a mount there may be from a
-// time when other roots were configured.
+// Resolve returns the path of dir in the mount table, and the root that contains it. It follows symlinks in
+// parent directories, but does not access dir itself, which may be a mount that hangs. Missing
+// components stay unchanged. If no root contains dir, it returns an error and the path: a mount there may be
+// from a time when other roots were configured.
 func (l Layout) Resolve(dir string) (path, root string, err error) {
 	parent, err := resolve(filepath.Dir(dir))
 	if err != nil {
@@ -28,7 +27,7 @@ func (l Layout) Resolve(dir string) (path, root string, err error) {
 	path = filepath.Join(parent, filepath.Base(dir))
 	roots, _ := l.Roots()
 	for _, r := range roots {
-		if strings.HasPrefix(path, r+"/") && len(r) > len(root) { // one may be below another
+		if strings.HasPrefix(path, r+"/") && len(r) > len(root) { // roots may be nested
 			root = r
 		}
 	}
@@ -41,7 +40,7 @@ func (l Layout) Resolve(dir string) (path, root string, err error) {
 	return path, "", errors.New(dir + " is outside kubelet's directories (kubeletRoots: " + strings.Join(l.Dirs, ", ") + ")")
 }
 
-// Roots returns the root directories that can be resolved, and whether these are all.
+// Roots returns the root directories that can be resolved; all reports whether these are all.
 func (l Layout) Roots() (dirs []string, all bool) {
 	for _, d := range l.Dirs {
 		if p, err := resolve(d); err == nil {
@@ -51,8 +50,7 @@ func (l Layout) Roots() (dirs []string, all bool) {
 	return dirs, len(dirs) == len(l.Dirs)
 }
 
-// Link returns the symlink below a root that a directory for a volume has on its way; "" =
-// there is none, or dir is no such directory.
+// Link returns a symlink below a root in the path of a directory for a volume, or "".
 func (l Layout) Link(dir string) string {
 	roots, _ := l.Roots()
 	for _, root := range append(roots, l.Dirs...) {

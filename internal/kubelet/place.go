@@ -7,13 +7,13 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Place says what a directory below a root is. It only parses the text:
+// Place returns the meaning of a directory below a root. It only parses the text:
 //
 //	<root>/plugins/kubernetes.io/flexvolume/<vendor>/<driver>/mounts/<name>   a global mount
 //	<root>/pods/<uid>/volumes/<vendor>~<driver>/<name>                        a pod's mount
 //	<root>/pods/<uid>/volume-subpaths/<volume>/<container>/<index>            a part of a volume, for a container
 //
-// What else is below <root>/plugins/ and <root>/pods/<uid>/volumes/<plugin>/ is another driver's.
+// Other directories below <root>/plugins/ and <root>/pods/<uid>/volumes/<plugin>/ belong to other drivers.
 func (l Layout) Place(root, dir string) volume.Place {
 	rest, ok := strings.CutPrefix(dir, strings.TrimSuffix(root, "/")+"/")
 	if !ok {
@@ -47,7 +47,7 @@ func GlobalDir(root, driver, name string) string {
 	return strings.TrimSuffix(root, "/") + "/plugins/kubernetes.io/flexvolume/" + driver + "/mounts/" + name
 }
 
-// PodDir returns kubelet's directory for a pod's mount, or "" like GlobalDir.
+// PodDir returns kubelet's directory for a pod's mount, or "" as GlobalDir.
 func PodDir(root, driver, uid, name string) string {
 	vendor, short, ok := strings.Cut(driver, "/")
 	if !ok || root == "" || !flexvolume.IsComponent(vendor) || !flexvolume.IsComponent(short) || !flexvolume.IsComponent(uid) || !flexvolume.IsComponent(name) {

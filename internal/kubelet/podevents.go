@@ -17,7 +17,7 @@ func OpenPodEvents() (*PodEvents, error) {
 	return &PodEvents{w}, err
 }
 
-// Follow replaces the watched files (Pods.Events). It reports whether all are watched: one
+// Follow replaces the watched files (Pods.Events). It reports whether all could be watched: some
 // may have been removed meanwhile.
 func (e *PodEvents) Follow(files []string) (all bool) {
 	followed := map[string]bool{}
@@ -32,7 +32,7 @@ func (e *PodEvents) Follow(files []string) (all bool) {
 		delete(followed, f)
 	}
 	for f := range followed {
-		_ = e.w.Remove(f) // it may be gone by itself
+		_ = e.w.Remove(f) // may be gone already
 	}
 	return all
 }

@@ -18,16 +18,16 @@ import (
 )
 
 // Cgroups are the control groups of this machine, below dir (/sys/fs/cgroup).
-// Kubelet puts the processes of a pod into one whose name has the pod's uid.
+// The processes of a pod are in a control group with the pod's uid in its name.
 type Cgroups struct {
 	dir string
 	ran *sync.Map // the uids of pods that were seen with a process
 
-	seesAll func() error         // whether the lists of processes (v1) are complete; another in tests
-	crio    func() (bool, error) // whether CRI-O runs; likewise
+	seesAll func() error         // whether the lists of processes (v1) are complete; replaced in tests
+	crio    func() (bool, error) // whether CRI-O runs; replaced in tests
 }
 
-// NewCgroups returns those below that directory.
+// NewCgroups returns the control groups below dir.
 func NewCgroups(dir string) Cgroups { return Cgroups{dir, new(sync.Map), procfs.SeesAll, crio} }
 
 // crio reports whether the node's container runtime is CRI-O.
@@ -41,7 +41,7 @@ type Pods struct {
 	dirs map[string][]string // by uid; one in each hierarchy
 	why  string              // why the processes of pods are unknown
 	of   Cgroups
-	crio func() (bool, error) // of Cgroups, once
+	crio func() (bool, error) // that of Cgroups, called once
 }
 
 // Look finds the pods' control groups: kubelet's own tree in each hierarchy, with the names
@@ -51,7 +51,7 @@ func (c Cgroups) Look() Pods {
 	p := Pods{dirs: map[string][]string{}, of: c, crio: sync.OnceValues(c.crio)}
 	trees := 0
 	for _, hierarchy := range c.hierarchies() {
-		found, err := kubelets(hierarchy)
+		found, err := cgroupRoots(hierarchy)
 		for _, tree := range found {
 			if err == nil {
 				err = p.add(tree, 2)
@@ -71,13 +71,13 @@ func (c Cgroups) Look() Pods {
 // Unknown returns why the processes of pods are unknown, "" if they are known.
 func (p Pods) Unknown() string { return p.why }
 
-// hierarchies are the directory itself (v2), or those in it (v1, and both).
+// hierarchies returns the directory itself (v2), or the directories in it (v1, and both).
 func (c Cgroups) hierarchies() (all []string) {
 	if exists(filepath.Join(c.dir, "cgroup.procs")) {
 		return []string{c.dir}
 	}
 	entries, _ := os.ReadDir(c.dir) // a missing directory has no control groups
-	for _, e := range entries {     // a second name of one is a symlink
+	for _, e := range entries {     // symlinks are second names
 		if dir := filepath.Join(c.dir, e.Name()); e.IsDir() && exists(filepath.Join(dir, "cgroup.procs")) {
 			all = append(all, dir)
 		}
@@ -88,11 +88,11 @@ func (c Cgroups) hierarchies() (all []string) {
 // treeDepth is the maximal depth of kubelet's --cgroup-root.
 const treeDepth = 3
 
-// kubelets finds the directories named kubepods in a hierarchy.
-func kubelets(dir string) (found []string, err error) {
+// cgroupRoots finds the directories named kubepods in a hierarchy.
+func cgroupRoots(dir string) (found []string, err error) {
 	var walk func(dir string, depth int) error
 	walk = func(dir string, depth int) error {
-		names, err := folders(dir)
+		names, err := subdirectories(dir)
 		for _, name := range names {
 			below := filepath.Join(dir, name)
 			switch {
@@ -109,10 +109,10 @@ func kubelets(dir string) (found []string, err error) {
 	return found, walk(dir, treeDepth)
 }
 
-// folders returns the names of the directories in a directory; a missing one has none.
-func folders(dir string) (names []string, err error) {
+// subdirectories returns the names of the directories in a directory; a missing one has none.
+func subdirectories(dir string) (names []string, err error) {
 	entries, err := os.ReadDir(dir)
-	if vanished(err) {
+	if isGone(err) {
 		return nil, nil
 	}
 	for _, e := range entries {
@@ -125,13 +125,13 @@ func folders(dir string) (names []string, err error) {
 
 func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
 
-func vanished(err error) bool {
+func isGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
 // add adds the pods in a part of kubelet's tree, which has one level for the QoS classes.
 func (p Pods) add(dir string, depth int) error {
-	names, err := folders(dir)
+	names, err := subdirectories(dir)
 	for _, name := range names {
 		below := filepath.Join(dir, name)
 		if uid := PodOfCgroup(name); uid != "" {
@@ -146,7 +146,7 @@ func (p Pods) add(dir string, depth int) error {
 }
 
 // Life reports whether a pod still has a process, with the evidence. A pod that never had a
-// process has not ended: its volumes are mounted before it starts, and it may wait long for
+// process has not ended: its volumes are mounted before its start, which may wait long for
 // a Secret, another volume, or the node's network.
 func (p Pods) Life(uid string) (volume.Life, string) {
 	if p.why != "" {
@@ -173,7 +173,7 @@ func (p Pods) Life(uid string) (volume.Life, string) {
 	if len(dirs) == 0 {
 		return volume.Ended, "its pod's control group is gone"
 	}
-	// CRI-O runs no process of the pod's own, so there is none while its containers wait for
+	// CRI-O runs no pause process, so there is none while the containers wait for
 	// an image or for their next start.
 	switch crio, err := p.crio(); {
 	case err != nil:
@@ -184,7 +184,7 @@ func (p Pods) Life(uid string) (volume.Life, string) {
 	return volume.Ended, "no process is in its pod's control group"
 }
 
-// Forget drops the memory of all pods but these.
+// Forget forgets all pods except those in but.
 func (p Pods) Forget(but map[string]bool) {
 	p.of.ran.Range(func(uid, _ any) bool {
 		if !but[uid.(string)] {
@@ -207,7 +207,7 @@ func used(dir string) bool {
 }
 
 // Events returns the files in which the kernel announces the first and the last
-// process of a pod, one for each hierarchy; none where it announces nothing (v1).
+// process of a pod, one for each hierarchy; none with v1.
 func (p Pods) Events(uid string) (files []string) {
 	for _, dir := range p.dirs[uid] {
 		file := filepath.Join(dir, "cgroup.events")
@@ -230,17 +230,17 @@ func populated(dir string) (bool, error) {
 		}
 		return false, fmt.Errorf("%s/cgroup.events does not parse", dir)
 	}
-	if !vanished(err) {
+	if !isGone(err) {
 		return false, err
 	}
 	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-	if err != nil && !vanished(err) || len(bytes.TrimSpace(procs)) > 0 {
+	if err != nil && !isGone(err) || len(bytes.TrimSpace(procs)) > 0 {
 		return true, err
 	}
 	if err != nil && exists(dir) {
 		return false, fmt.Errorf("%s is no control group", dir)
 	}
-	names, err := folders(dir)
+	names, err := subdirectories(dir)
 	if err != nil {
 		return false, err
 	}

@@ -17,24 +17,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The directories of a kubelet without settings.
+// Kubelet's default directories.
 const (
 	DefaultRoot    = "/var/lib/kubelet"
 	DefaultPlugins = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec"
 )
 
-// An Instance is a kubelet that runs on the node, or the one that would if it were started.
+// An Instance is a kubelet that runs on the node, or that would run if it were started.
 type Instance struct {
 	procfs.Details        // Pid 0: it does not run
 	Kind           string // "kubelet", "k3s", ...
-	Inside         string // the directory that is / to it
-	Read           string // where its settings were read
-	Err            error  // why some may be missing
+	Inside         string // the path of its root directory here
+	Read           string // the sources of its settings
+	Err            error  // why some settings may be missing
 
 	RootDir, Plugins, Attach, NodeName Setting
 }
 
-// A setting of kubelet, and where it was found.
+// A Setting is a setting of kubelet, with its source.
 type Setting struct{ Value, From string }
 
 func (k *Instance) String() string {
@@ -47,7 +47,7 @@ func (k *Instance) String() string {
 // Names are the names of programs that contain a kubelet.
 var Names = []string{"kubelet", "kubelite", "hyperkube", "k3s", "k3s-server", "k3s-agent"}
 
-// Find returns the kubelets that run on the node whose root is root, or the one that would,
+// Find returns the kubelets that run on the node with the root directory root, or the one that would run,
 // and the ignored processes.
 func Find(root string) (all []*Instance, ignored []string, err error) {
 	found, err := procfs.Named(root, Names...)
@@ -93,7 +93,7 @@ func kindOf(d procfs.Details) string {
 
 const rke2, k0s = "rke2's kubelet", "k0s's kubelet"
 
-// installed returns the kind of kubelet that the files of a node are for.
+// installed returns the kind of kubelet by the files of a node.
 func installed(root string) string {
 	for _, d := range []struct{ path, kind string }{
 		{microk8sArgs, "microk8s"},
@@ -163,8 +163,8 @@ func (k *Instance) settings(root string) {
 	k.RootDir.Value, k.Plugins.Value = filepath.Clean(k.RootDir.Value), filepath.Clean(k.Plugins.Value)
 }
 
-// k3sArgs returns kubelet's flags, which k3s hides from its own command line: it has them
-// from its unit and its configuration. dir has the drop-ins that k3s writes.
+// k3sArgs returns kubelet's flags from k3s's unit and configuration: k3s hides them in its
+// command line. dir has the drop-ins that k3s writes.
 func (k *Instance) k3sArgs(root string) (args []string, dir string) {
 	own := slices.Clone(k.Args)
 	files := []string{k3sConfig}
@@ -241,7 +241,7 @@ func (k *Instance) configuration(file, dir string) map[string]Setting {
 	return found
 }
 
-// invalid does not quote the file, which may have a token.
+// invalid does not quote the file, which may contain a token.
 func invalid(name string) error { return fmt.Errorf("%s is not valid YAML", name) }
 
 // text returns a file, "" if there is none.
@@ -305,11 +305,10 @@ var comment = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`
 
 var plain = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(/[A-Za-z0-9_.@:+~-]+)+$`) })
 
-// Plain reports whether a path is an absolute one that no file format and no shell reads as
-// anything else.
+// Plain reports whether a path is absolute, clean, and without characters that need quoting.
 func Plain(path string) bool { return plain().MatchString(path) && path == filepath.Clean(path) }
 
-// words splits a file with flags: VARIABLE="--flag ...", one a line, or the command of a unit.
+// words splits a file of flags (VARIABLE="--flag ...", or one per line), or the command of a unit.
 func words(text string) (all []string) {
 	for _, w := range strings.Fields(comment().ReplaceAllString(text, "")) {
 		if name, rest, ok := strings.Cut(w, "="); ok && !strings.HasPrefix(w, "-") && !strings.ContainsAny(name, `/'"`) {

@@ -9,11 +9,11 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// maxNames is how many names of a stray are read.
+// maxNames is the number of names that are read of a stray.
 const maxNames = 4
 
-// Strays looks at kubelet's directories for this driver. It reads the disk that
-// kubelet's root is on, and enters no mount: that may be of a volume that hangs.
+// Strays returns unmounted directories of this driver that are not empty. It reads only the filesystem of
+// kubelet's root, and enters no mount: its volume may hang.
 func (l Layout) Strays() (all []volume.Stray) {
 	roots, _ := l.Roots()
 	for _, root := range roots {
@@ -35,9 +35,8 @@ func (l Layout) Strays() (all []volume.Stray) {
 	return all
 }
 
-// names returns at most so many names in a directory below root; -1 = all. One that
-// cannot be read, or is behind a mount or a link, has none. The kernel refuses to enter
-// them; before Linux 5.6 it cannot.
+// names returns at most limit names in a directory below root; -1 = all. It returns none if the directory
+// cannot be read, or is behind a mount or a link.
 func names(root, dir string, limit int) []string {
 	below, err := filepath.Rel(root, dir)
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 )
 
 // bounds are the buckets of all histograms, in seconds: those of kubelet's
-// storage_operation_duration_seconds and of the CSI sidecars, and three below them, since
+// storage_operation_duration_seconds and of the CSI sidecars, and three smaller ones, since
 // most steps take less than 0.1 s.
 var bounds = [...]float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}
 
-// A histogram counts durations, for each combination of its labels' values.
+// A histogram counts durations for each combination of label values.
 type histogram struct {
 	family
 	names []string // of the labels

@@ -1,10 +1,10 @@
-// Package metrics has flexd's metrics: it measures calls, steps and LVM commands, and writes
+// Package metrics measures calls, steps and LVM commands, and writes
 // these and the last observation in the text format of Prometheus.
 //
-// No client library is used: flexd starts itself for each step, and package initialization
-// of client_golang makes that a millisecond longer.
+// It uses no client library: flexd starts itself for each step, and package initialization
+// of client_golang would take a millisecond each time.
 //
-// The values of all labels are bounded: no name of a pod, a claim or a volume is among them.
+// The values of all labels are bounded: they contain no name of a pod, a claim or a volume.
 package metrics
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A Metrics has what flexd has measured since its start.
+// A Metrics has the measurements since flexd's start.
 type Metrics struct {
 	Config  *config.Live
 	Version string   // flexd's
@@ -38,10 +38,10 @@ type Metrics struct {
 	calls, steps, commands, waits histogram
 }
 
-// other replaces the value of a label that is not one of the known ones.
+// other replaces unknown values of a label.
 const other = "other"
 
-// New returns the metrics of a flexd that has just started.
+// New returns empty metrics.
 func New(live *config.Live, version string, verbs, classes []string) *Metrics {
 	return &Metrics{
 		Config: live, Version: version, Verbs: verbs, Classes: classes, started: time.Now(),
@@ -56,7 +56,7 @@ func New(live *config.Live, version string, verbs, classes []string) *Metrics {
 	}
 }
 
-// Call counts a call that begins. The caller calls done at its end, with the code of the
+// Call counts a call. done is called at its end, with the code of the
 // answer; "" = success.
 func (m *Metrics) Call(verb string) (done func(code string)) {
 	began := time.Now()
@@ -96,8 +96,8 @@ func known(words []string, word string) string {
 	return other
 }
 
-// result is how a step or a command ended: stuck is one that has not ended by its deadline,
-// canceled one that nothing waited for any more.
+// result returns the result of a step or command: stuck = not ended by its deadline,
+// canceled = no call waited for it any more.
 func result(err error) string {
 	var stuck *run.StuckError
 	switch {
@@ -111,7 +111,7 @@ func result(err error) string {
 	return "error"
 }
 
-// Commands returns a Runner that counts LVM's commands among those that it runs.
+// Commands returns a Runner that counts its LVM commands.
 func (m *Metrics) Commands(r run.Runner) run.Runner { return commands{r, m} }
 
 type commands struct {
@@ -164,8 +164,7 @@ func (m *Metrics) writeVolumes(p *page, list status.List) {
 	m.writeWaits(p, list.Volumes)
 }
 
-// writeWaits leaves out groups that are not shared. A call that fails meanwhile and is
-// repeated does not begin a new wait.
+// writeWaits writes only shared groups. A call that fails and is repeated does not begin a new wait.
 func (m *Metrics) writeWaits(p *page, volumes []status.Volume) {
 	longest := map[string]float64{}
 	for _, g := range m.Config.Get().VolumeGroups {
@@ -211,7 +210,7 @@ func (m *Metrics) writeFindings(p *page, list status.List) {
 	p.gauges(family{"flexd_findings", "Disagreements that flexd check reports, as seen last."}, count)
 }
 
-// writeGroups leaves out what is not known now.
+// writeGroups leaves out values that are unknown now.
 func writeGroups(p *page, groups []status.Group) {
 	state, size, free, largest := map[string]float64{}, map[string]float64{}, map[string]float64{}, map[string]float64{}
 	dataUsed, dataSize, metaUsed, metaSize := map[string]float64{}, map[string]float64{}, map[string]float64{}, map[string]float64{}
@@ -246,7 +245,7 @@ func writeGroups(p *page, groups []status.Group) {
 	p.gauges(family{"flexd_thin_pool_metadata_size_bytes", "Size of a thin pool's metadata."}, metaSize)
 }
 
-// residentMemory is 0 where /proc does not tell.
+// residentMemory returns 0 if it is unknown.
 func residentMemory() float64 {
 	text, _ := os.ReadFile("/proc/self/statm")
 	fields := strings.Fields(string(text))

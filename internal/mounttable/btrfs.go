@@ -11,7 +11,7 @@ import (
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
-// A sys reads the block devices of a btrfs from links and small files of /dev and /sys,
+// A sys reads the block devices of a btrfs from links and small files in /dev and /sys,
 // never from a mount or a device.
 type sys interface {
 	// numberOf returns the device number of a node in /dev, or "".
@@ -20,19 +20,19 @@ type sys interface {
 	btrfs() [][]string
 }
 
-// Devices finds the entries of block devices in a table, also those of a btrfs, whose own number
-// is anonymous and which show one of its devices as source: any one, and not necessarily by the
-// name that it has now. The names and devices of a btrfs are read once, for one pass over many
-// devices: they change without a change of the table.
+// Devices finds the entries of block devices in a table, including those of a btrfs: its number
+// is anonymous, and its source is any one of its devices, possibly by a former
+// name. Names and devices change without a change of the table, so Devices reads them once, and is used for one
+// pass over many devices.
 type Devices struct {
 	Table *Table
 
 	btrfs   map[string][]int  // number of a device of a btrfs → its entries, as indexes of Table.btrfs
-	shown   map[string][]int  // source → the entries that show it, likewise
+	shown   map[string][]int  // source → its entries, likewise
 	numbers map[string]string // source → its device number, if that is a device of a btrfs
 }
 
-// Devices returns the devices of the table as they are now.
+// Devices returns the present devices of the table.
 func (t *Table) Devices() *Devices { return t.devices(kernel{}) }
 
 func (t *Table) devices(s sys) *Devices {
@@ -65,11 +65,11 @@ func (t *Table) devices(s sys) *Devices {
 	return d
 }
 
-// Of returns the entries that are on the block device of that number and node.
+// Of returns the entries of the block device with a number and a path.
 func (d *Devices) Of(number, path string) []*Entry {
 	found := d.Table.Of(number)
 	entries, ok := d.btrfs[number]
-	if !ok { // a btrfs with the name of that node has it from a scan in a container's /dev
+	if !ok { // a btrfs may show this path after a scan in a container's /dev
 		return found
 	}
 	entries = slices.Concat(entries, d.shown[path])
@@ -80,9 +80,8 @@ func (d *Devices) Of(number, path string) []*Entry {
 	return found
 }
 
-// Subvolume returns the id and the path of the subvolume of a btrfs that an entry shows, all
-// of it or a directory in it; "" = unknown, or no btrfs. It is the last option, as the path
-// may contain commas.
+// Subvolume returns the id and the path of an entry's btrfs subvolume; "" = unknown, or no btrfs.
+// subvol is the last option, since the path may contain commas.
 func (l *Line) Subvolume() (id, path string) {
 	if l.Type != "btrfs" {
 		return "", ""
@@ -98,8 +97,8 @@ func (l *Line) Subvolume() (id, path string) {
 	return id, path
 }
 
-// SourceNumber returns the number of the block device that a btrfs entry shows as its source;
-// "" if that is unknown. A name may belong to another device by now: it counts only if that
+// SourceNumber returns the number of the block device that is the source of a btrfs entry;
+// "" = unknown. The name may belong to another device now, so it counts only if that
 // device is in a mounted btrfs.
 func (d *Devices) SourceNumber(e *Entry) string {
 	if e.Type != "btrfs" {
@@ -108,7 +107,7 @@ func (d *Devices) SourceNumber(e *Entry) string {
 	return d.numbers[e.Source]
 }
 
-// SourceNumber is Devices.SourceNumber of one entry, as it is now.
+// SourceNumber is Devices.SourceNumber of one entry now.
 func (e *Entry) SourceNumber() string {
 	if e.Type != "btrfs" {
 		return ""
@@ -120,8 +119,7 @@ func (e *Entry) SourceNumber() string {
 type kernel struct{}
 
 func (kernel) numberOf(path string) string {
-	// A name such as /dev/vg/lv is a link to ../mapper/vg-lv, and that one to
-	// ../dm-3, or a node of its own where there is no udev.
+	// /dev/vg/lv is a link to ../mapper/vg-lv, and this is a link to ../dm-3 or, without udev, a node.
 	for range 8 {
 		if filepath.Dir(path) == "/dev" {
 			b, err := os.ReadFile("/sys/class/block/" + filepath.Base(path) + "/dev")

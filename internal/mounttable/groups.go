@@ -8,7 +8,7 @@ import (
 	"github.com/flexd/flexd/internal/procfs"
 )
 
-// Groups says of a peer group which other one it is a slave of.
+// Groups maps peer groups to their masters.
 type Groups map[int]int
 
 // add reads one line of mountinfo.
@@ -18,7 +18,7 @@ func (g Groups) add(line string) {
 	switch above := group(optional, "propagate_from:"); {
 	case master == 0:
 		return
-	case above != 0 && g[master] == 0: // no mount of its master is visible to the reader
+	case above != 0 && g[master] == 0: // the reader sees no mount of the master
 		g[master] = above
 	}
 	if peer != 0 {
@@ -28,7 +28,7 @@ func (g Groups) add(line string) {
 
 // follows reports whether mounts propagate from one peer group to another.
 func (g Groups) follows(to, from int) bool {
-	for range len(g) + 1 { // a group may get an old number while tables are read: there may be a cycle
+	for range len(g) + 1 { // there may be a cycle: numbers are reused while tables are read
 		if to == from {
 			return true
 		}
@@ -39,11 +39,11 @@ func (g Groups) follows(to, from int) bool {
 	return false
 }
 
-// maxLines limits what AllGroups reads: users can have large mount tables in namespaces of their own.
+// maxLines limits AllGroups: users can have large mount tables in their own namespaces.
 const maxLines = 1_000_000
 
-// AllGroups reads the mount tables of all processes. Of a peer group without a mount in any of them
-// nothing is known.
+// AllGroups reads the mount tables of all processes. Peer groups without a mount there are
+// unknown.
 func AllGroups() Groups {
 	g, s := Groups{}, procfs.NewSearch(maxLines)
 	g.read(s, "/proc/self/mountinfo")

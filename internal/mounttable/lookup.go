@@ -12,11 +12,11 @@ func (t *Table) All() []*Entry {
 	return t.all
 }
 
-// Visits returns the number of entries that the methods of the table have read.
+// Visits returns the number of entries that the table's methods have read, for tests.
 func (t *Table) Visits() int64 { return t.visits.Load() }
 
-// At returns the mounts at a directory: those that cover it, from the lowest to the one
-// that a lookup of its path reaches, and those that no lookup reaches, because a parent
+// At returns the mounts at a directory. reached has the mounts that cover it, from the lowest to the one
+// that a lookup reaches; hidden has those that no lookup reaches, because a parent
 // directory is mounted over.
 func (t *Table) At(dir string) (reached, hidden []*Entry) {
 	i := t.dirs.of(dir)
@@ -78,7 +78,7 @@ func (t *Table) Over(e *Entry) *Entry {
 	return nil
 }
 
-// Of returns the entries whose superblock has that device number.
+// Of returns the entries whose superblock has a device number.
 func (t *Table) Of(number string) (of []*Entry) {
 	if i := t.numbers.of(number); i >= 0 {
 		for e := t.first[i]; e != nil; e = e.after {
@@ -89,18 +89,17 @@ func (t *Table) Of(number string) (of []*Entry) {
 	return of
 }
 
-// OfDevice is Devices.Of for one device, as it is now.
+// OfDevice is Devices.Of for one device now.
 func (t *Table) OfDevice(number, path string) []*Entry {
 	return t.Devices().Of(number, path)
 }
 
-// IsOf reports whether e is a mount of that device.
+// IsOf reports whether e is a mount of a device.
 func (t *Table) IsOf(e *Entry, number, path string) bool {
 	return slices.Contains(t.OfDevice(number, path), e)
 }
 
-// Parent returns the mount that e is mounted on, or nil if the table does not
-// show it.
+// Parent returns the mount that e is mounted on, or nil if it is not in the table.
 func (t *Table) Parent(e *Entry) *Entry {
 	if p := t.ids()[e.Parent]; p != e {
 		return p
@@ -117,7 +116,7 @@ func (t *Table) byID() map[int]*Entry {
 	return ids
 }
 
-// On returns the mounts that are mounted on e.
+// On returns the mounts on e.
 func (t *Table) On(e *Entry) []*Entry { return t.on()[e.ID] }
 
 func (t *Table) byParent() map[int][]*Entry {
@@ -132,7 +131,7 @@ func (t *Table) byParent() map[int][]*Entry {
 }
 
 // lookup walks a path as the kernel does: on is the mount that contains the last component,
-// lowest the mount that covers it there, if any.
+// lowest the lowest mount that covers it there, if any.
 func (t *Table) lookup(dir string) (on, lowest *Entry) {
 	if dir == "/" {
 		return nil, t.root
@@ -152,7 +151,7 @@ func (t *Table) lookup(dir string) (on, lowest *Entry) {
 	return on, nil
 }
 
-// child returns the lowest mount that covers a directory, by its number, of the mount on.
+// child returns the lowest mount at a directory (its number) of the mount on.
 func (t *Table) child(on *Entry, dir int) *Entry {
 	for e := t.at[dir]; e != nil; e = e.beside {
 		t.visits.Add(1)
@@ -167,8 +166,7 @@ func (t *Table) child(on *Entry, dir int) *Entry {
 // unmounts together with e.
 func (t *Table) CopyOf(c, e *Entry) bool { return c != e && Follows(t, e, t, c, nil) }
 
-// Place identifies e's mount point by filesystem and not by path: a copy of e has the same
-// one.
+// Place identifies e's mount point by filesystem and not by path: copies of e have the same place.
 func (t *Table) Place(e *Entry) string {
 	on := t.Parent(e)
 	if on == nil {
@@ -179,7 +177,7 @@ func (t *Table) Place(e *Entry) string {
 
 // Follows reports whether x, of this or another table, is a copy of e that is unmounted
 // with it: its mount point is the same place on a mount that receives propagation from the
-// mount under e. others is called for what the table of x does not show; it may be nil.
+// mount under e. others returns peer groups that the table of x does not show; it may be nil.
 func Follows(own *Table, e *Entry, tab *Table, x *Entry, others func() Groups) bool {
 	if x.Root != e.Root || x.Number != e.Number {
 		return false
@@ -189,8 +187,7 @@ func Follows(own *Table, e *Entry, tab *Table, x *Entry, others func() Groups) b
 }
 
 // Appears reports whether a mount at dir will be visible in another namespace, where the
-// directory is called name: a mount there that a lookup reaches receives it. others is called for
-// what the other table does not show; it may be nil.
+// path of the directory is name. others returns peer groups that the other table does not show; it may be nil.
 func (t *Table) Appears(dir string, other *Table, name string, others func() Groups) bool {
 	on := t.Containing(dir)
 	return on != nil && slices.ContainsFunc(other.paths(on, dir, name), func(path string) bool {
@@ -198,7 +195,7 @@ func (t *Table) Appears(dir string, other *Table, name string, others func() Gro
 	})
 }
 
-// Shows reports whether in another namespace, where the directory is called name, a lookup
+// Shows reports whether a lookup in another namespace, where the path of the directory is name,
 // reaches the filesystem that is mounted at dir.
 func (t *Table) Shows(dir string, other *Table, name string) bool {
 	on, lowest := t.lookup(dir)
@@ -208,8 +205,8 @@ func (t *Table) Shows(dir string, other *Table, name string) bool {
 	})
 }
 
-// paths returns where a lookup reaches a directory of a mount of another table. If name is one
-// of these paths it is the only one: a process that uses it does not see the others.
+// paths returns the paths in this table at which a lookup reaches dir, a directory of the mount on of another
+// table. If name is one of them, it returns only name: a process that uses it does not use the others.
 func (t *Table) paths(on *Entry, dir, name string) (all []string) {
 	place := within(on, dir)
 	for _, e := range t.Of(on.Number) {
@@ -229,8 +226,8 @@ func (t *Table) paths(on *Entry, dir, name string) (all []string) {
 	return all
 }
 
-// receives reports whether mounts on a mount propagate to one of this table, as a peer, as a slave
-// or as a slave of a slave.
+// receives reports whether mounts on from propagate to the mount to of this table, as a peer or as a direct or
+// indirect slave.
 func (t *Table) receives(to, from *Entry, others func() Groups) bool {
 	master := to.master()
 	switch {

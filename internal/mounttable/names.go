@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names number strings from 0 on. A value never changes, so that tables can share it: with
-// returns another one, which shares most of its memory.
+// names numbers strings from 0 on. A value never changes, so tables can share it: with
+// returns a new value that shares most of the memory.
 type names struct{ base, extra map[string]int }
 
 func (n names) len() int { return len(n.base) + len(n.extra) }
@@ -25,7 +25,7 @@ func (n names) of(s string) int {
 	return -1
 }
 
-// with returns names in which all of these have numbers, too.
+// with returns names that also have numbers for fresh.
 func (n names) with(fresh []string) names {
 	more, into := n.grow(len(fresh))
 	for _, s := range fresh {
@@ -36,7 +36,7 @@ func (n names) with(fresh []string) names {
 	return more
 }
 
-// grow returns a copy and the map of it that new strings are added to.
+// grow returns a copy, and its map for new strings.
 func (n names) grow(fresh int) (more names, into map[string]int) {
 	switch {
 	case len(n.extra)+fresh > 256+len(n.base)/8:
@@ -52,14 +52,13 @@ func (n names) grow(fresh int) (more names, into map[string]int) {
 	return names{n.base, into}, into
 }
 
-// A tree numbers directories, and all directories above them. A value never changes, as
-// one of names.
+// A tree numbers directories and their parents. As with names, a value never changes.
 type tree struct {
 	names
-	parents []int // by number; of "/", which has none, -1
+	parents []int // by number; -1 for "/"
 }
 
-// with returns a tree in which all of these have numbers, too.
+// with returns a tree that also has numbers for fresh.
 func (t tree) with(fresh []string) tree {
 	if len(fresh) == 0 {
 		return t
@@ -71,7 +70,7 @@ func (t tree) with(fresh []string) tree {
 		i := t.of(dir)
 		if i < 0 {
 			parent := -1
-			switch up := above(dir); {
+			switch up := parentDir(dir); {
 			case len(dir) >= unix.PathMax: // no lookup reaches it
 				parent = add("/")
 			case up != dir:
@@ -89,12 +88,12 @@ func (t tree) with(fresh []string) tree {
 	return t
 }
 
-// path returns the numbers of the directories on the path of dir that have one, from the
-// one below "/" on, in the memory of buf; whole reports whether dir itself is the last.
+// path returns the numbers of the known directories on the path of dir, without "/",
+// in the memory of buf; whole reports whether dir itself is known.
 func (t tree) path(dir string, buf []int) (numbers []int, whole bool) {
 	i := t.of(dir)
 	for whole = i >= 0; i < 0; i = t.of(dir) {
-		up := above(dir)
+		up := parentDir(dir)
 		if up == dir {
 			return nil, false
 		}
@@ -108,8 +107,8 @@ func (t tree) path(dir string, buf []int) (numbers []int, whole bool) {
 	return numbers, whole
 }
 
-// above returns the directory above a directory, or the same if there is none.
-func above(dir string) string {
+// parentDir returns the parent of a directory; "/" for "/".
+func parentDir(dir string) string {
 	switch i := strings.LastIndexByte(dir, '/'); {
 	case i > 0:
 		return dir[:i]

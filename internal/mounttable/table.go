@@ -17,17 +17,17 @@ import (
 // An Entry is one mount of a Table.
 type Entry struct {
 	*Line
-	after  *Entry // of the same number
-	beside *Entry // at the same directory, on another mount
-	over   *Entry // on the root of this one, at the same directory
-	top    *Entry // the end of the chain of those that are over it
+	after  *Entry // the next entry with the same number
+	beside *Entry // the next entry at the same directory, on another mount
+	over   *Entry // the mount on the root of this one, at the same directory
+	top    *Entry // the last of the chain over
 }
 
-// A Line is one line of mountinfo. It never changes and is shared between tables.
+// A Line is one line of mountinfo. It never changes, and tables share it.
 type Line struct {
 	ID, Parent    int
 	Number        string // "major:minor" of the superblock; anonymous for btrfs
-	Root          string // the directory of the filesystem that is mounted
+	Root          string // the mounted directory of the filesystem
 	Dir           string
 	Options       []string // of the mount; shared between entries, not to be changed
 	ReadOnly      bool     // the mount's attribute
@@ -37,8 +37,8 @@ type Line struct {
 	Super         []string // of the superblock; shared between entries, not to be changed
 	SuperReadOnly bool
 
-	text        string // with its newline
-	dir, number int    // of Dir and Number among the reader's names
+	text        string // with the newline
+	dir, number int    // the numbers of Dir and Number in the reader's names
 }
 
 func (e *Entry) String() string {
@@ -50,22 +50,22 @@ type Table struct {
 	all     []*Entry
 	dirs    tree
 	numbers names
-	at      []*Entry // by the number of the directory; those on other mounts beside it, those on its root over it
-	first   []*Entry // by the number of the device number; the others after it
+	at      []*Entry // by the number of the directory; further ones are in beside and over
+	first   []*Entry // by the number of Number; further ones are in after
 	btrfs   []*Entry
-	root    *Entry // of this process; nil if that is no mount point
+	root    *Entry // the process's root; nil if it is not a mount point
 
 	ids    func() map[int]*Entry   // by ID; built on first use
-	on     func() map[int][]*Entry // by the ID of the mount that they are mounted on; likewise
+	on     func() map[int][]*Entry // by Parent; likewise
 	groups func() Groups           // likewise
 	visits atomic.Int64
 }
 
-// Read reads a mount table in the format of /proc/self/mountinfo. A line that does not
-// parse is an error: it never returns a partial table.
+// Read reads a mount table in the format of /proc/self/mountinfo. If a line does not
+// parse it returns an error, never a partial table.
 func Read(r io.Reader) (*Table, error) { return new(Reader).Read(r) }
 
-// ReadFile reads the mount table in a file of procfs.
+// ReadFile reads the mount table from a file of procfs.
 func ReadFile(path string) (*Table, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -78,19 +78,18 @@ func ReadFile(path string) (*Table, error) {
 // Own reads the mount table of this process.
 func Own() (*Table, error) { return ReadFile("/proc/self/mountinfo") }
 
-// A Reader reads one mount table after the other and parses only the lines that
-// it has not seen before: of a large table, few change at a time. It is not for
-// concurrent use.
+// A Reader reads mount tables repeatedly and parses only new lines: in a large table few lines
+// change at a time. It is not for concurrent use.
 type Reader struct {
 	text    bytes.Buffer
-	last    []*Line          // of the table before, in its order
-	known   map[string]*Line // by its text
+	last    []*Line          // of the previous table, in its order
+	known   map[string]*Line // by text
 	dirs    tree
 	numbers names
-	options map[string][]string // shared: in a large table nearly all are the same
+	options map[string][]string // shared: in a large table nearly all are equal
 }
 
-// Read is the function Read with a memory.
+// Read is the function Read, except that it parses only new lines.
 func (t *Reader) Read(r io.Reader) (*Table, error) {
 	t.text.Reset()
 	if _, err := t.text.ReadFrom(r); err != nil {
@@ -104,21 +103,20 @@ func (t *Reader) Read(r io.Reader) (*Table, error) {
 		return nil, fmt.Errorf("mount table: its last line is cut off")
 	}
 	count := bytes.Count(text, []byte{'\n'})
-	if t.known == nil || len(t.known) > 2*count+1024 { // most of it belongs to old mounts
+	if t.known == nil || len(t.known) > 2*count+1024 { // most known lines are of former mounts
 		*t = Reader{text: t.text, known: make(map[string]*Line, count), options: map[string][]string{}}
 		text = t.text.Bytes()
 	}
 	lines, fresh := t.split(text, count)
 	if err := t.parse(fresh); err != nil {
-		t.known = nil // some of it is not parsed
+		t.known = nil // it contains lines that are not parsed
 		return nil, err
 	}
 	t.last = lines
 	return t.table(lines), nil
 }
 
-// split looks up each line; new lines are parsed later. Most lines have the same
-// predecessor as before.
+// split looks up each line. Most lines have the same predecessor as before. parse fills in the fresh ones.
 func (t *Reader) split(text []byte, count int) (lines, fresh []*Line) {
 	lines = make([]*Line, 0, count)
 	next := 0
@@ -143,7 +141,6 @@ func (t *Reader) split(text []byte, count int) (lines, fresh []*Line) {
 	return lines, fresh
 }
 
-// parse fills in the entries of new lines.
 func (t *Reader) parse(fresh []*Line) error {
 	if len(fresh) == 0 {
 		return nil
@@ -160,13 +157,13 @@ func (t *Reader) parse(fresh []*Line) error {
 		}
 		texts[i] = strings.NewReader(text)
 	}
-	// The parser's filter takes each parsed entry, so that the parser keeps none.
+	// The filter consumes each entry, so that the parser keeps none.
 	_, err := mountinfo.GetMountsFromReader(io.MultiReader(texts...), func(i *mountinfo.Info) (skip, stop bool) {
 		if text := fresh[done].text; len(text) > maxLine {
 			_, long := shorten(text)
 			i.Root, i.Mountpoint, i.VFSOptions = unescape.Replace(long.root), unescape.Replace(long.dir), long.super
 		}
-		if bad = sane(i); bad != nil {
+		if bad = validate(i); bad != nil {
 			return true, true
 		}
 		t.fill(fresh[done], i)
@@ -192,14 +189,14 @@ func (t *Reader) parse(fresh []*Line) error {
 	return nil
 }
 
-// maxLine is the longest line for the parser, which takes 64 KiB. A pod can make the root of
-// a bind mount longer: it moves that directory below deep ones.
-var maxLine = 60 << 10 // another in tests
+// maxLine is the longest line for the parser, whose limit is 64 KiB. A pod can make the root of
+// a bind mount longer: it moves the directory into a deep tree.
+var maxLine = 60 << 10 // replaced in tests
 
-// longFields are the fields of a line that may be long, as in its text.
+// longFields are the fields of a line that may be long, not decoded.
 type longFields struct{ root, dir, super string }
 
-// shorten returns a line with short fields for the parser, and what it replaced.
+// shorten returns a line with short fields for the parser, and the replaced fields.
 func shorten(line string) (string, longFields) {
 	f := strings.Split(strings.TrimSuffix(line, "\n"), " ")
 	if len(f) < 10 { // the parser refuses it
@@ -211,11 +208,11 @@ func shorten(line string) (string, longFields) {
 	return strings.Join(f, " ") + "\n", long
 }
 
-// unescape decodes a path of mountinfo.
+// unescape decodes paths of mountinfo.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#", `\054`, ",")
 
-// sane refuses what the parser lets pass: it reads what is no number as 0.
-func sane(i *mountinfo.Info) error {
+// validate refuses lines that the parser accepts with wrong values: it reads invalid numbers as 0.
+func validate(i *mountinfo.Info) error {
 	if !strings.HasPrefix(i.Mountpoint, "/") || i.Root == "" || i.FSType == "" ||
 		(i.ID <= 0 && i.Mountpoint != "/") || i.Parent < 0 || i.Major < 0 || i.Minor < 0 || i.Major+i.Minor == 0 {
 		return fmt.Errorf("the line of mount %d at %q does not parse", i.ID, i.Mountpoint)
@@ -253,7 +250,7 @@ func (t *Reader) list(options string) []string {
 func (r *Reader) table(lines []*Line) *Table {
 	var (
 		entries = make([]Entry, len(lines))
-		last    = make([]*Entry, r.numbers.len()) // of each number
+		last    = make([]*Entry, r.numbers.len()) // the last entry of each number
 		stacked []int                             // directories with more than one entry
 	)
 	t := &Table{
@@ -288,15 +285,15 @@ func (r *Reader) table(lines []*Line) *Table {
 		t.stack(dir)
 	}
 	if i := t.dirs.of("/"); i >= 0 && t.at[i] != nil {
-		// A lookup begins there, and not at what is mounted over it.
+		// Lookups begin at the root itself, not at mounts over it.
 		t.root = t.at[i]
 		t.root.top = t.root
 	}
 	return t
 }
 
-// stack puts each entry at a directory over the one that it is mounted on, if that
-// is at the same directory, and leaves only the lowest beside each other.
+// stack links the entries at a directory: an entry on another one at the same directory becomes its
+// over; only the lowest remain beside each other.
 func (t *Table) stack(dir int) {
 	here := map[int]*Entry{}
 	var all []*Entry
@@ -322,7 +319,7 @@ func (t *Table) stack(dir int) {
 			under.top = top
 		}
 	}
-	if chained != len(all) { // a cycle: an id was given again while the table was read
+	if chained != len(all) { // a cycle: an id was reused while the table was read
 		lowest = nil
 		for _, e := range slices.Backward(all) {
 			e.over, e.top = nil, e
@@ -340,7 +337,7 @@ func (t *Table) stack(dir int) {
 
 func isReadOnly(options string) bool { return options == "ro" || strings.HasPrefix(options, "ro,") }
 
-// group returns N of "shared:N" or another kind of peer group; 0 = the mount is in none.
+// group returns N of "shared:N" or of another kind; 0 = none.
 func group(optional, kind string) int {
 	for f := range strings.FieldsSeq(optional) {
 		if n, ok := strings.CutPrefix(f, kind); ok {
@@ -351,7 +348,7 @@ func group(optional, kind string) int {
 	return 0
 }
 
-// master is N of "master:N": the peer group that this mount follows; 0 = none.
+// master returns N of "master:N", the peer group whose slave this mount is; 0 = none.
 func (l *Line) master() int {
 	optional, _, _ := strings.Cut(l.text, " - ")
 	return group(optional, "master:")

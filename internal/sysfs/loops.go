@@ -10,20 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Loop is a loop device with a backing file, as sysfs names both: a deleted file ends in
+// A Loop is a loop device with its backing file, as in sysfs: a deleted file ends in
 // " (deleted)".
 type Loop struct{ Name, File string }
 
-// LongPath is the File of a loop device whose file has a path that the kernel cannot show.
+// LongPath is the File of a loop device if the kernel cannot show the path.
 const LongPath = "(a path of 4096 bytes or more)"
 
-// Loops lists the loop devices that have a backing file. Devices without one are many on
-// some nodes, and cost one failing open each.
+// Loops lists the loop devices with a backing file. Each device without one, of which some nodes have
+// many, costs a failing open.
 func Loops() ([]Loop, error) { return loops("/sys") }
 
 func loops(root string) ([]Loop, error) {
 	d, err := os.Open(root + "/devices/virtual/block")
-	if errors.Is(err, fs.ErrNotExist) { // until the kernel has a virtual device, unless it is hidden
+	if errors.Is(err, fs.ErrNotExist) { // the kernel has no virtual device yet, or sysfs is hidden
 		all, berr := os.ReadDir(root + "/block")
 		if berr == nil && !slices.ContainsFunc(all, func(e fs.DirEntry) bool { return strings.HasPrefix(e.Name(), "loop") }) {
 			return nil, nil
@@ -45,9 +45,9 @@ func loops(root string) ([]Loop, error) {
 		}
 		file, err := lineAt(int(d.Fd()), name+"/loop/backing_file")
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
-			continue // it has none, or was detached or removed meanwhile
+			continue // no backing file, or the device was detached or removed meanwhile
 		}
-		if errors.Is(err, unix.ENAMETOOLONG) { // of any loop device: a user can move its file so deep
+		if errors.Is(err, unix.ENAMETOOLONG) { // a user can move the file of any loop device into a deep directory
 			file, err = LongPath, nil
 		}
 		if err != nil {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Line reads a file of sysfs that has one line. It uses system calls: an os.File would be
-// registered with the runtime's poller first, which costs more than the read.
+// Line reads a file of sysfs with one line. It uses system calls: the registration of an os.File
+// with the runtime's poller costs more than the read.
 func Line(path string) (string, error) { return lineAt(unix.AT_FDCWD, path) }
 
 func lineAt(dir int, path string) (string, error) {
@@ -38,7 +38,7 @@ func lineAt(dir int, path string) (string, error) {
 	}
 }
 
-// Uint reads a file of sysfs that has one number.
+// Uint reads a file of sysfs with one number.
 func Uint(path string) (uint64, error) {
 	s, err := Line(path)
 	if err != nil {
