@@ -83,7 +83,7 @@ func newUdevRule(cfg *config.Config, log *logrus.Entry) *udevRule {
 	r := &udevRule{known: make(chan struct{})}
 	go func() {
 		r.rule, r.err = ruleOf(cfg)
-		if other := udev.Other("", cfg.StateDir); other != "" {
+		if other := udev.OtherStateDir("", cfg.StateDir); other != "" {
 			log.Warnf("the udev rule stays as it is: it is that of a flexd with stateDir %s; flexd udev --install replaces it", other)
 		} else if _, err := os.Stat(udev.Installed); err == nil && r.err == nil {
 			if err := installRule(context.Background(), r.rule); err != nil {
@@ -100,7 +100,7 @@ func (r *udevRule) findings() []status.Finding {
 	wrong := ""
 	select {
 	case <-r.known:
-		if wrong = udev.Wrong("", r.rule); wrong != "" && r.err != nil {
+		if wrong = udev.Problem("", r.rule); wrong != "" && r.err != nil {
 			wrong = r.err.Error()
 		}
 	default:

@@ -355,7 +355,7 @@ func (n *node) udevRule() []finding {
 	if err != nil {
 		return []finding{failed(err.Error(), "set stateDir to a path with letters, digits and ./_-+@: only")}
 	}
-	if wrong := udev.Wrong(n.Root, rule); wrong != "" {
+	if wrong := udev.Problem(n.Root, rule); wrong != "" {
 		return []finding{failed(wrong, "flexd udev --install")}
 	}
 	return []finding{well("udev has the rule for this configuration")}

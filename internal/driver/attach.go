@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// chooseAttach decides the mode, and refuses a change while volumes are mounted: kubelet
-// would lose track of them.
+// chooseAttach chooses the mode. It refuses a change while volumes are mounted, which kubelet
+// would then know by other names.
 func (i *installation) chooseAttach(ctx context.Context, o Options) error {
 	was, err := i.mode(ctx)
 	if err != nil {
@@ -27,7 +27,7 @@ func (i *installation) chooseAttach(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	if was == "" && len(inUse) > 0 { // only attach:true has global mounts, and has one for each volume
+	if was == "" && len(inUse) > 0 { // each volume has a global mount with attach:true, and none has one otherwise
 		was = fmt.Sprint(slices.ContainsFunc(inUse, func(dir string) bool { return strings.Contains(dir, "/mounts/") }))
 	}
 	fits, why := "false", "kubelet leaves attaching to the controller manager, which with attach:false has nothing to do"
@@ -58,7 +58,7 @@ func (i *installation) chooseAttach(ctx context.Context, o Options) error {
 			"the mode cannot change from attach:%s to attach:%s while volumes are mounted, since kubelet's names of volumes depend on it:\n%s", was, mode, strings.Join(inUse, "\n"))
 	}
 	i.attach = mode == "true"
-	i.capability = capabilities(i.dot, i.attach)
+	i.capability = capabilities(i.initFile, i.attach)
 	i.report("attach", "%s (%s)", mode, why)
 	if o.NoDaemon && !i.attach {
 		i.say("note: the controller manager's machine needs the driver only for nodes with attach:true")
@@ -75,10 +75,10 @@ func (i *installation) mode(ctx context.Context) (string, error) {
 			return "", ctx.Err()
 		}
 		return fmt.Sprint(c.attaches()), nil
-	case !exists(i.exe) && !exists(i.dot), exists(i.newExe) && !exists(i.newDot): // cut while it changed the mode
+	case !exists(i.exe) && !exists(i.initFile), exists(i.newExe) && !exists(i.newInitFile):
 		return "", nil
 	}
-	c, err := Mode(i.dot)
+	c, err := Mode(i.initFile)
 	if err != nil {
 		return "", nil
 	}
@@ -86,8 +86,8 @@ func (i *installation) mode(ctx context.Context) (string, error) {
 }
 
 // Mode returns the attach mode in init's file.
-func Mode(dot string) (attach bool, err error) {
-	text, err := kubelet.ReadFile(dot)
+func Mode(initFile string) (attach bool, err error) {
+	text, err := kubelet.ReadFile(initFile)
 	if os.IsNotExist(err) {
 		return flexvolume.DefaultCapabilities().Attach, nil
 	}
@@ -98,22 +98,22 @@ func Mode(dot string) (attach bool, err error) {
 	return c.Attach, err
 }
 
-// capabilities returns the text of init's file. Other keys in it are kept.
-func capabilities(dot string, attach bool) string {
-	text, err := kubelet.ReadFile(dot)
+// capabilities returns the new text of init's file, with the other keys of the present one.
+func capabilities(initFile string, attach bool) string {
+	text, err := kubelet.ReadFile(initFile)
 	if _, invalid := flexvolume.ParseCapabilities(text); err == nil && invalid == nil && attachKey().MatchString(text) {
 		return attachKey().ReplaceAllString(text, fmt.Sprintf("${1}%t", attach))
 	}
 	return fmt.Sprintf("{\"attach\": %t}\n", attach)
 }
 
-// A capability is what kubelet reads in an answer to init.
+// A capability has the capabilities in an answer to init.
 type capability struct{ Attach *bool }
 
 func (c *capability) attaches() bool { return c.Attach == nil || *c.Attach }
 
-// init asks a driver as kubelet does, which reads stdout and stderr as one and accepts only
-// one JSON object. Without capabilities in the answer they are nil.
+// init calls a driver's init as kubelet does, which reads stdout and stderr together and accepts only
+// one JSON object. It returns nil for an answer without capabilities.
 func (p *place) init(ctx context.Context, exe string) (*capability, error) {
 	res, err := p.Runner.Run(ctx, run.Cmd{Step: "init", Argv: []string{exe, "init"}, Deadline: 10 * time.Second})
 	out := slices.Concat(res.Stdout, res.Stderr)

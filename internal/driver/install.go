@@ -22,19 +22,19 @@ import (
 
 // Options of an installation.
 type Options struct {
-	PluginDir string // "" = asked of kubelet
+	PluginDir string // "" = from kubelet's settings
 	Attach    string // "true", "false", "" = as before, or as kubelet attaches
 	From      string // the executable
-	Replace   bool   // another program of that name
+	Replace   bool   // replace another program with the driver's name
 	Upgrade   bool   // only where the driver is installed
 	NoDaemon  bool   // the controller manager's machine, which has no flexd
 }
 
-// An installation is what is to be done in one place.
+// An installation is the plan for one place.
 type installation struct {
 	*place
 	from       string // the executable
-	text       []byte // of it
+	text       []byte // its content
 	attach     bool
 	capability string // the text of the dotfile
 	foreign    bool   // another program is there
@@ -71,7 +71,7 @@ func (n *Node) Install(ctx context.Context, o Options) error {
 	return nil
 }
 
-// plan examines a place and decides what to install, or nothing. It changes nothing.
+// plan examines a place and returns the installation, or nil. It changes nothing.
 func (p *place) plan(ctx context.Context, o Options) (*installation, error) {
 	i := &installation{place: p, from: o.From}
 	_, err := os.Lstat(p.exe)
@@ -105,7 +105,7 @@ func (p *place) plan(ctx context.Context, o Options) (*installation, error) {
 	return i, nil
 }
 
-// usable refuses a plugin directory in which no program can be written or run.
+// usable refuses a plugin directory where programs cannot be written or run.
 func (p *place) usable() error {
 	dir, rest := existing("", p.plugins)
 	if first, _, _ := strings.Cut(rest, "/"); rest != "" && exists(dir+"/"+first) {
@@ -113,7 +113,7 @@ func (p *place) usable() error {
 	}
 	elsewhere := "set kubelet's volumePluginDir (--volume-plugin-dir) to a directory elsewhere, such as /var/lib/kubelet/volumeplugins, restart kubelet, and run this again"
 	err := unix.Access(dir, unix.W_OK)
-	if err == nil { // it may be a mount of its own below a read-only one
+	if err == nil { // checked here: it may be a mount below a read-only one
 		var st unix.Statfs_t
 		if unix.Statfs(dir, &st) == nil && st.Flags&unix.ST_NOEXEC != 0 {
 			return noexec(p.name, elsewhere)
@@ -144,8 +144,8 @@ func noexec(dir, elsewhere string) error {
 	return refuse("mount -o remount,exec the filesystem (findmnt -T "+dir+"); or "+elsewhere, "%s is on a mount with noexec: kubelet cannot run a driver there", dir)
 }
 
-// ready refuses to give kubelet a driver whose flexd would refuse every volume. A driver that
-// is there already is upgraded all the same.
+// ready refuses to install a driver if flexd would refuse every volume. An installed driver
+// is upgraded anyway.
 func (p *place) ready(installed bool) error {
 	again := ", then: flexd config --check " + p.Path + " && systemctl restart flexd && flexd driver install"
 	_, missing := p.roots()
@@ -187,7 +187,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// plainFile reports whether a file has that mode and is no link, and only root may write it.
+// plainFile reports whether a file has the mode, is not a link, and only root may write it.
 func plainFile(path string, mode fs.FileMode) bool {
 	st, err := os.Lstat(path)
 	if err != nil || st.Mode() != mode {
@@ -197,17 +197,17 @@ func plainFile(path string, mode fs.FileMode) bool {
 	return wrong == ""
 }
 
-func (i *installation) same() bool {
-	if !plainFile(i.exe, 0o755) || !plainFile(i.dot, 0o644) || exists(i.newExe) {
+func (i *installation) upToDate() bool {
+	if !plainFile(i.exe, 0o755) || !plainFile(i.initFile, 0o644) || exists(i.newExe) {
 		return false
 	}
 	now, err := os.ReadFile(i.exe)
-	dot, err2 := os.ReadFile(i.dot)
-	return err == nil && err2 == nil && bytes.Equal(now, i.text) && string(dot) == i.capability
+	initFile, err2 := os.ReadFile(i.initFile)
+	return err == nil && err2 == nil && bytes.Equal(now, i.text) && string(initFile) == i.capability
 }
 
 func (i *installation) install(ctx context.Context) (err error) {
-	if i.same() {
+	if i.upToDate() {
 		if !i.DryRun {
 			i.unstage(false)
 		}
@@ -239,14 +239,14 @@ func (i *installation) install(ctx context.Context) (err error) {
 	i.unstage(false)
 	if !exists(i.dir) {
 		// A first installation: the whole directory in one rename from outside, unless the
-		// plugin directory is a mount of its own.
+		// plugin directory is a mount point.
 		if err := os.Mkdir(i.outside, 0o755); err == nil { // #nosec G301
 			base := filepath.Base(i.exe)
 			if err := i.stage(ctx, i.outside+"/"+base, i.outside+"/."+base+".init.json"); err != nil {
 				return err
 			}
 			if err = os.Rename(i.outside, i.dir); err == nil {
-				return i.done(i.plugins)
+				return i.finish(i.plugins)
 			}
 			i.unstage(false)
 		}
@@ -255,39 +255,39 @@ func (i *installation) install(ctx context.Context) (err error) {
 		}
 		made = true
 	}
-	if err := i.stage(ctx, i.newExe, i.newDot); err != nil {
+	if err := i.stage(ctx, i.newExe, i.newInitFile); err != nil {
 		return err
 	}
-	old, err := os.ReadFile(i.dot)
+	old, err := os.ReadFile(i.initFile)
 	if err != nil && !os.IsNotExist(err) {
 		return err
 	}
-	changes := err != nil || string(old) != i.capability || !plainFile(i.dot, 0o644)
+	changes := err != nil || string(old) != i.capability || !plainFile(i.initFile, 0o644)
 	if changes {
-		if err := os.Rename(i.newDot, i.dot); err != nil {
+		if err := os.Rename(i.newInitFile, i.initFile); err != nil {
 			return err
 		}
 	}
 	if err := os.Rename(i.newExe, i.exe); err != nil {
 		if changes && old == nil {
-			_ = os.Remove(i.dot)
+			_ = os.Remove(i.initFile)
 		} else if changes {
-			err = errors.Join(err, write(i.newDot, old, 0o644), os.Rename(i.newDot, i.dot))
+			err = errors.Join(err, write(i.newInitFile, old, 0o644), os.Rename(i.newInitFile, i.initFile))
 		}
 		return refuse(fmt.Sprintf("see what holds it: findmnt %s; lsattr %[1]s", i.exe), "%s could not be replaced; the driver and its mode are unchanged: %v", i.exe, err)
 	}
-	return i.done(i.dir)
+	return i.finish(i.dir)
 }
 
-// done makes an installation durable.
-func (p *place) done(dir string) error {
+// finish makes an installation durable.
+func (p *place) finish(dir string) error {
 	p.relabel()
 	return syncDir(dir)
 }
 
 // stage writes the new driver and its dotfile under hidden names.
-func (i *installation) stage(ctx context.Context, exe, dot string) error {
-	if err := errors.Join(write(dot, []byte(i.capability), 0o644), write(exe, i.text, 0o755), syncDir(filepath.Dir(exe))); err != nil {
+func (i *installation) stage(ctx context.Context, exe, initFile string) error {
+	if err := errors.Join(write(initFile, []byte(i.capability), 0o644), write(exe, i.text, 0o755), syncDir(filepath.Dir(exe))); err != nil {
 		return err
 	}
 	c, err := i.init(ctx, exe)
@@ -298,24 +298,23 @@ func (i *installation) stage(ctx context.Context, exe, dot string) error {
 	case ctx.Err() != nil:
 		return errors.New("interrupted: nothing was changed")
 	case err != nil:
-		return refuse(fmt.Sprintf("see that %s is flexdriver, for this machine's architecture; if it complains of its .init.json, correct or remove %s", i.from, i.dot),
+		return refuse(fmt.Sprintf("see that %s is flexdriver, for this machine's architecture; if it complains of its .init.json, correct or remove %s", i.from, i.initFile),
 			"the new driver does not answer init as kubelet needs it, so nothing was changed: %v", err)
 	}
 	return nil
 }
 
-// unstage removes the staged files of an incomplete installation, this one or a killed one.
+// unstage removes the staged files of this or an interrupted installation.
 func (p *place) unstage(dir bool) {
 	_ = os.Remove(p.newExe)
-	_ = os.Remove(p.newDot)
+	_ = os.Remove(p.newInitFile)
 	_ = os.RemoveAll(p.outside)
 	if dir {
 		_ = os.Remove(p.dir)
 	}
 }
 
-// relabel gives the driver the labels of SELinux that are meant for its place, from which
-// kubelet may run programs.
+// relabel sets the SELinux labels of the plugin directory, with which kubelet may run the driver.
 func (p *place) relabel() {
 	if p.Root != "" || !exists("/sys/fs/selinux/enforce") {
 		return

@@ -1,4 +1,4 @@
-// Package driver installs flexdriver where kubelet looks for drivers, and removes it.
+// Package driver installs flexdriver in kubelet's plugin directory, and removes it.
 //
 // Kubelet loads a driver as soon as it appears, and calls `init` again after every event in
 // its directory, except those of dotfiles. So the executable is checked first and then
@@ -28,11 +28,11 @@ import (
 
 // A Node is where the driver is installed.
 type Node struct {
-	Root   string // "" = this machine; a directory with its files: an image, or the host of a container
+	Root   string // "" = this machine; otherwise the root directory of an image, or of a container's host
 	Driver string // VENDOR/NAME
 	Config *config.Config
 	Path   string // of the configuration
-	Kept   string // the directory for programs that are replaced, without Root
+	Kept   string // the directory for replaced programs, without Root
 	Runner run.Runner
 	Out    io.Writer
 	DryRun bool
@@ -67,15 +67,14 @@ func refuse(remedy, format string, a ...any) error {
 // A place is a plugin directory, with the kubelets that use it.
 type place struct {
 	*Node
-	name, from string // as kubelet names it, and where that is from
+	name, from string // kubelet's path of it, and the source of this setting
 	plugins    string // its path here
 	kubelets   []*kubelet.Instance
 
-	dir, exe, dot string // the driver's directory, its executable and init's file
-	// What is being installed. The dotfile is renamed first: an executable without a staged
-	// dotfile has its dotfile in place.
-	newExe, newDot string
-	outside        string // a whole new directory, beside the plugin directory
+	dir, exe, initFile string // the driver's directory, its executable and init's file
+	// Staged files. The dotfile is renamed first: if only newExe exists, the new dotfile is in place.
+	newExe, newInitFile string
+	outside             string // a staged directory, beside the plugin directory
 }
 
 // places finds the plugin directories of the node, or the given one.
@@ -108,7 +107,7 @@ func (n *Node) places(given string) ([]*place, error) {
 		if !kubelet.Plain(k.Plugins.Value) {
 			return nil, refuse("give --plugin-dir", "the plugin directory of %s is not a plain absolute path (%s): %q", k, from, k.Plugins.Value)
 		}
-		path, err := n.here(k, k.Plugins.Value)
+		path, err := n.localPath(k, k.Plugins.Value)
 		if err != nil {
 			return nil, err
 		}
@@ -126,14 +125,14 @@ func (n *Node) places(given string) ([]*place, error) {
 	return places, nil
 }
 
-// place returns a plugin directory, unless kubelet would not find it, or running programs of
-// it is not safe.
+// place returns a plugin directory. It refuses one that kubelet would not find, or whose programs are not
+// safe to run.
 func (n *Node) place(name, from, path string) (*place, error) {
 	vendor, base, _ := strings.Cut(n.Driver, "/")
 	p := &place{Node: n, name: name, from: from, plugins: path}
 	p.dir = path + "/" + vendor + "~" + base
-	p.exe, p.dot = p.dir+"/"+base, p.dir+"/."+base+".init.json"
-	p.newExe, p.newDot = p.dir+"/."+base+".new", p.dir+"/.."+base+".new.init.json"
+	p.exe, p.initFile = p.dir+"/"+base, p.dir+"/."+base+".init.json"
+	p.newExe, p.newInitFile = p.dir+"/."+base+".new", p.dir+"/.."+base+".new.init.json"
 	p.outside = filepath.Dir(path) + "/." + vendor + "~" + base + ".new"
 	if name == "/" {
 		return p, refuse("give --plugin-dir", "the plugin directory cannot be /")
@@ -148,7 +147,7 @@ func (n *Node) place(name, from, path string) (*place, error) {
 			return p, err
 		}
 	}
-	for _, file := range []string{p.exe, p.dot} {
+	for _, file := range []string{p.exe, p.initFile} {
 		link, err := os.Lstat(file)
 		if err == nil && link.Mode()&os.ModeSymlink != 0 {
 			link, err = os.Stat(file)
@@ -160,8 +159,8 @@ func (n *Node) place(name, from, path string) (*place, error) {
 	return p, nil
 }
 
-// checkDir accepts a directory that only its owner may write, or nothing. The directory
-// above the plugin directory may be a link.
+// checkDir refuses a directory that others may write, and links, except for the directory
+// above the plugin directory. The directory may be missing.
 func (p *place) checkDir(dir string) error {
 	st, err := os.Lstat(dir)
 	if err == nil && dir == filepath.Dir(p.plugins) {
@@ -189,7 +188,7 @@ func Unsafe(path string, st os.FileInfo) (wrong, remedy string) {
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok && sys.Uid != uint32(os.Geteuid()) && sys.Uid != 0 {
 		return fmt.Sprintf("%s belongs to uid %d, who could make root run anything", path, sys.Uid), "chown root:root " + path
 	}
-	if st.Mode()&os.ModeSticky != 0 { // as /tmp, which must stay so
+	if st.Mode()&os.ModeSticky != 0 { // such as /tmp, whose mode must not change
 		remedy = "choose another directory"
 	}
 	if st.Mode().Perm()&0o022 != 0 {
@@ -207,7 +206,7 @@ func existing(prefix, path string) (dir, rest string) {
 	}
 }
 
-// resolve follows the links of the part of a path that exists.
+// resolve follows the links in the existing part of a path.
 func resolve(path string) string {
 	dir, rest := existing("", path)
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
@@ -216,8 +215,8 @@ func resolve(path string) string {
 	return filepath.Join(dir, rest)
 }
 
-// here returns the path here of a directory of a kubelet, which may run in a container.
-func (n *Node) here(k *kubelet.Instance, path string) (string, error) {
+// localPath returns this process's path of a directory of a kubelet, which may run in a container.
+func (n *Node) localPath(k *kubelet.Instance, path string) (string, error) {
 	dir, rest := existing(k.Inside, path)
 	theirs, err := os.Stat(k.Inside + dir)
 	if err != nil {
@@ -238,7 +237,7 @@ func (n *Node) here(k *kubelet.Instance, path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// An overlay is the container's own filesystem, which ends with it.
+	// An overlay is the container's own filesystem, and ends with the container.
 	if on := table.Containing(dir); on != nil && on.Type != "overlay" {
 		below := filepath.Join(on.Root, strings.TrimPrefix(dir, on.Dir))
 		for _, e := range own.Of(on.Number) {
@@ -253,8 +252,8 @@ func (n *Node) here(k *kubelet.Instance, path string) (string, error) {
 		"%s runs in a container whose directory %s is another one than here, and is at no path here", k, path)
 }
 
-// IsOurs reports whether an executable is built from cmd/flexdriver: Go writes the path of the
-// package into it.
+// IsOurs reports whether an executable is built from cmd/flexdriver: it contains the path of the
+// package.
 func IsOurs(exe string) bool {
 	f, err := kubelet.Open(exe)
 	if err != nil {
@@ -271,8 +270,8 @@ func sameFile(a, b string) bool {
 	return err == nil && err2 == nil && os.SameFile(x, y)
 }
 
-// lock makes this the only installation or removal in the plugin directory. The lock is on
-// the directory above it: nothing is written, and kubelet does not look.
+// lock excludes other installations and removals in the plugin directory. The lock is on
+// the directory above it, which kubelet does not watch.
 func (p *place) lock(ctx context.Context) error {
 	above := resolve(filepath.Dir(p.plugins))
 	if p.DryRun || p.locks[above] != nil {
@@ -384,7 +383,7 @@ func (p *place) describe() {
 		if p.from != "given" || k.Pid == 0 || k.Err != nil {
 			continue
 		}
-		if its, err := p.here(k, k.Plugins.Value); err == nil && resolve(its) != resolve(p.plugins) {
+		if its, err := p.localPath(k, k.Plugins.Value); err == nil && resolve(its) != resolve(p.plugins) {
 			p.say("note: %s has its drivers in %s and not in the given directory", k, k.Plugins.Value)
 		}
 	}

@@ -51,14 +51,14 @@ func (n *Node) each(ctx context.Context, given string, f func(*place) error) err
 	return nil
 }
 
-// remove unlinks the executable first: that is what kubelet understands. A dotfile that went
-// before it would change what init answers.
+// remove unlinks the executable first, which kubelet detects. Without the dotfile the executable's answer to
+// init would change.
 func (p *place) remove() error {
 	if !exists(p.dir) {
 		p.say("none: %s", p.exe)
 		return nil
 	}
-	for _, file := range []string{p.exe, p.dot} {
+	for _, file := range []string{p.exe, p.initFile} {
 		if exists(file) && p.act("remove %s", file) {
 			if err := os.Remove(file); err != nil {
 				return err
@@ -83,12 +83,12 @@ func (p *place) remove() error {
 	return syncDir(p.plugins)
 }
 
-// kept returns the directory for a copy of the driver that is replaced.
+// kept returns the directory for the copy of the replaced driver.
 func (p *place) kept() string {
 	return p.Root + p.Kept + strings.TrimPrefix(p.dir, p.Root)
 }
 
-// keep copies the driver that is being replaced, unless that was done before.
+// keep copies the driver to be replaced, unless the copy exists.
 func (p *place) keep() error {
 	kept := p.kept()
 	if exists(kept) {
@@ -118,7 +118,7 @@ func (p *place) keep() error {
 	return syncDir(filepath.Dir(kept))
 }
 
-// isKept reports whether the driver in its place is the kept one.
+// isKept reports whether the installed driver is the kept one.
 func (p *place) isKept() bool {
 	kept := filepath.Join(p.kept(), filepath.Base(p.exe))
 	to, err := os.Readlink(p.exe)
@@ -131,7 +131,7 @@ func (p *place) isKept() bool {
 	return err == nil && err2 == nil && bytes.Equal(now, before)
 }
 
-// copyDir copies a directory with the owners and modes of its files: one may be a secret.
+// copyDir copies a directory with the owners and modes of its files, some of which may be secret.
 func copyDir(to, from string) error {
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return err
@@ -144,7 +144,7 @@ func copyDir(to, from string) error {
 		all = append(all, path)
 		return err
 	})
-	for _, path := range slices.Backward(all) { // the directory last, which others may enter then
+	for _, path := range slices.Backward(all) { // the directory last: until then nobody else can enter it
 		st, err2 := os.Lstat(path)
 		if err2 != nil {
 			return err2
@@ -168,7 +168,7 @@ func (n *Node) Restore(ctx context.Context, given string) error {
 			p.say("none: no driver was replaced in %s", p.plugins)
 			return nil
 		}
-		swapped := exists(p.exe) && p.isKept() // by a restoration that was cut
+		swapped := exists(p.exe) && p.isKept() // by an interrupted restoration
 		if exists(p.exe) && !IsOurs(p.exe) && !swapped {
 			return refuse("see what it is; the copy is "+kept, "%s is another program than flexd's driver, so it was not replaced", p.exe)
 		}
@@ -192,17 +192,17 @@ func (n *Node) Restore(ctx context.Context, given string) error {
 		} else if err := p.swap(kept); err != nil {
 			return err
 		}
-		if err := p.done(p.dir); err != nil {
+		if err := p.finish(p.dir); err != nil {
 			return err
 		}
 		return os.RemoveAll(kept)
 	})
 }
 
-// swap replaces flexd's driver by the kept one. Init's file goes after the executable that
-// reads it.
+// swap replaces flexd's driver by the kept one: first the executable, then init's file,
+// which only flexd's driver reads.
 func (p *place) swap(kept string) error {
-	for _, f := range []struct{ name, staged, dest string }{{filepath.Base(p.exe), p.newExe, p.exe}, {filepath.Base(p.dot), p.newDot, p.dot}} {
+	for _, f := range []struct{ name, staged, dest string }{{filepath.Base(p.exe), p.newExe, p.exe}, {filepath.Base(p.initFile), p.newInitFile, p.initFile}} {
 		from := filepath.Join(kept, f.name)
 		st, err := os.Lstat(from)
 		switch {
@@ -235,7 +235,7 @@ func (p *place) sameMode(ctx context.Context, kept string) error {
 	if err != nil || len(inUse) == 0 {
 		return err
 	}
-	ours, err := Mode(p.dot)
+	ours, err := Mode(p.initFile)
 	if err != nil {
 		return err
 	}
@@ -257,14 +257,14 @@ func (n *Node) Status(given string) error {
 	}
 	for _, p := range places {
 		p.describe()
-		attach, err := Mode(p.dot)
+		attach, err := Mode(p.initFile)
 		switch {
 		case !exists(p.exe):
 			p.report("driver", "%s is not installed: flexd driver install", p.Driver)
 		case !IsOurs(p.exe):
 			p.report("driver", "%s is another program than flexd's driver", p.exe)
 		case err != nil:
-			p.report("driver", "%s, whose init fails: %s: %v", p.exe, p.dot, err)
+			p.report("driver", "%s, whose init fails: %s: %v", p.exe, p.initFile, err)
 		default:
 			p.report("driver", "%s, attach:%t", p.exe, attach)
 		}

@@ -1,7 +1,7 @@
-// Package udev has the rule that excludes flexd's volumes from udev's own rules. These
+// Package udev has the rule that excludes flexd's volumes from udev's own rules. Those
 // read every block device: the label of a filesystem becomes a link in /dev/disk, and the
-// members of a RAID or a volume group are started. The contents of flexd's volumes are
-// those of pods, which must not choose such names.
+// members of a RAID or a volume group are started. Pods write the contents of flexd's volumes, and
+// must not choose names and devices of the host.
 package udev
 
 import (
@@ -13,22 +13,22 @@ import (
 	"strings"
 )
 
-// file is the rule's name: after the rules that name LVM's devices (10 and 11), and before
-// those that read the devices (13). Debian calls them 55, 56 and 60, which keep the flags.
+// file is the rule's name: it runs after the rules that name LVM's devices (10 and 11), and before
+// those that read the devices (13). Debian's names are 55, 56 and 60; these rules keep the flags.
 const file = "12-flexd.rules"
 
 // Installed is the file of the rule that flexd installs.
 const Installed = "/etc/udev/rules.d/" + file
 
-// dirs are udev's: of equal names it reads the first.
+// dirs are udev's directories of rules. Of files with the same name it reads the first.
 var dirs = []string{"/etc/udev/rules.d", "/run/udev/rules.d", "/usr/local/lib/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d"}
 
-// Links is the directory in which each of LVM's volumes that a pod has used has a link with
-// the uuid of its device.
+// Links returns the directory with an entry for each LVM volume that a pod has used, named by the uuid of
+// its device.
 func Links(stateDir string) string { return filepath.Join(stateDir, "udev") }
 
-// Rule returns the rule for the configured directories. The device of an LVM volume is
-// recognized by its link, a loop device by the directory of its file.
+// Rule returns the rule for the configured directories. It recognizes an LVM device
+// by its file in Links, a loop device by the directory of its backing file.
 func Rule(stateDir string, loopDirs []string) (string, error) {
 	links := Links(stateDir)
 	if strings.ContainsFunc(links, unusual) {
@@ -45,9 +45,9 @@ func Rule(stateDir string, loopDirs []string) (string, error) {
 	return text + tail, nil
 }
 
-// A thick snapshot is a device above the data of its origin ("-real"), whose contents it
-// shows. The second half sets what the rules of device-mapper, LVM, systemd, md, btrfs and
-// multipath look at.
+// A thick snapshot is a device above the data of its origin ("-real"), and shows its contents.
+// The second half sets the variables that the rules of device-mapper, LVM, systemd, md, btrfs and
+// multipath read.
 const (
 	head = `# Written by flexd (flexd udev). Other rules do not look into the volumes of pods.
 SUBSYSTEM!="block", GOTO="flexd_end"
@@ -67,9 +67,8 @@ LABEL="flexd_end"
 `
 )
 
-// pattern matches the files below a directory, as the kernel shows them: without symlinks.
-// No quoting suits every version of udev, so it matches any other text in place of unusual
-// characters.
+// pattern returns a pattern for the files below a directory. The kernel shows their paths without symlinks.
+// Quoting differs between versions of udev, so * replaces unusual characters.
 func pattern(dir string) string {
 	if resolved, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = resolved
@@ -89,15 +88,14 @@ func unusual(c rune) bool {
 	return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("./_-+@:", c))
 }
 
-// Running reports whether udev runs on the host whose root is root.
+// Running reports whether udev runs on the host with the root directory root.
 func Running(root string) bool {
 	_, err := os.Stat(root + "/run/udev/control")
 	return err == nil
 }
 
-// Wrong returns what is wrong with the rule that udev reads; "" if nothing is, or if there
-// is no udev.
-func Wrong(root, rule string) string {
+// Problem returns the error in the rule that udev reads, or "" if there is none, or no udev.
+func Problem(root, rule string) string {
 	if !Running(root) {
 		return ""
 	}
@@ -117,9 +115,9 @@ func Wrong(root, rule string) string {
 	return Installed + " is missing"
 }
 
-// Other returns the state directory of another flexd that has run here and whose rule is
-// installed, "" if there is none. One rule cannot serve two.
-func Other(root, stateDir string) string {
+// OtherStateDir returns the state directory of another flexd whose rule is installed, or "". One rule cannot
+// serve two.
+func OtherStateDir(root, stateDir string) string {
 	text, _ := os.ReadFile(root + Installed)
 	_, rest, _ := strings.Cut(string(text), `TEST=="`)
 	links, _, _ := strings.Cut(rest, "/$attr{")
@@ -132,8 +130,8 @@ func Other(root, stateDir string) string {
 	return filepath.Dir(links)
 }
 
-// Install writes the rule, unless it is there. udev reads it at the latest after three
-// seconds, or at `udevadm control --reload`.
+// Install writes the rule, unless it exists. udev reads it within three seconds, or
+// at `udevadm control --reload`.
 func Install(root, rule string) (changed bool, err error) {
 	path := root + Installed
 	if text, err := os.ReadFile(path); err == nil && string(text) == rule {

@@ -64,7 +64,7 @@ func TestWrong(t *testing.T) {
 	root := t.TempDir()
 	wrong := func(want string) {
 		t.Helper()
-		if got := Wrong(root, "rule\n"); !strings.Contains(got, want) || want == "" && got != "" {
+		if got := Problem(root, "rule\n"); !strings.Contains(got, want) || want == "" && got != "" {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
@@ -100,7 +100,7 @@ func TestOther(t *testing.T) {
 	root := t.TempDir()
 	is := func(stateDir, want string) {
 		t.Helper()
-		if other := Other(root, stateDir); other != want {
+		if other := OtherStateDir(root, stateDir); other != want {
 			t.Errorf("%s: %q, want %q", stateDir, other, want)
 		}
 	}
