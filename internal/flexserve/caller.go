@@ -12,14 +12,13 @@ import (
 	"github.com/flexd/flexd/internal/reconcile"
 )
 
-// caller is what a request says of flexdriver, and what is to be done at the end of the
-// call.
+// caller returns the caller of a request; leave is called at the end of the call.
 func (f *Frontend) caller(q flexvolume.Request, pid int) (c reconcile.Caller, leave func()) {
-	// A call that is sent again has waited before: flexdriver counts from its start.
+	// A call that was sent again has waited before: its deadline counts from flexdriver's start.
 	if c.Started = time.Duration(q.Started); c.Started <= 0 || c.Started > f.Boot() {
 		c.Started = f.Boot()
 	}
-	// In another time namespace, the time since boot may be less.
+	// In another time namespace the time since boot may be smaller.
 	if pid != 0 && f.Boot()-c.Started > time.Minute {
 		if started, err := procfs.Process(pid).Started(); err == nil {
 			c.Started = max(c.Started, started)
@@ -33,13 +32,13 @@ func (f *Frontend) caller(q flexvolume.Request, pid int) (c reconcile.Caller, le
 	return c, parent.close
 }
 
-// Namespaces knows in which mount namespace flexd lives, and which mount of it is its root.
+// Namespaces has flexd's mount namespace, and the mount of its root there.
 type Namespaces struct {
-	mnt  string // "mnt:[4026531841]", "" = not looked at
+	mnt  string // "mnt:[4026531841]", "" = unknown
 	root uint64 // the mount's id; 0 = unknown
 }
 
-// OwnNamespaces returns flexd's own.
+// OwnNamespaces returns those of this process.
 func OwnNamespaces() (Namespaces, error) {
 	mnt, err := procfs.OwnNamespace("mnt")
 	return Namespaces{mnt, rootMount("/")}, err
@@ -60,8 +59,8 @@ type namespace struct {
 	own Namespaces // flexd's
 }
 
-// Other implements reconcile.MountNamespace. A chroot in flexd's namespace counts, too: the same
-// path is another directory there.
+// Other implements reconcile.MountNamespace. A chroot in flexd's namespace counts as another one: its
+// paths are other directories.
 func (n namespace) Other() (bool, error) {
 	theirs, err := procfs.Process(n.pid).Namespace("mnt")
 	if err != nil {

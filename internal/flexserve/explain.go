@@ -16,14 +16,14 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Offline returns a frontend that only explains, from the configuration alone: why says why
-// the state of the node is not known.
+// Offline returns a frontend that explains from the configuration alone; why is the reason for which
+// the state of the node is unknown.
 func Offline(live *config.Live, why error) *Frontend {
 	return &Frontend{Config: live, Node: reconcile.NewUnobserved(live, why)}
 }
 
-// Explain says what flexd would do for calls, each "VERB OPTIONS", if they came one after
-// another. flexd adds the other arguments, so that a client cannot make it look at a
+// Explain predicts the results of calls, each "VERB OPTIONS", one after
+// another. flexd adds the other arguments, so that a client cannot make it access a
 // directory that is not kubelet's.
 func (f *Frontend) Explain(ctx context.Context, calls []string) status.Explained {
 	cfg := f.Config.Get()
@@ -36,7 +36,7 @@ func (f *Frontend) Explain(ctx context.Context, calls []string) status.Explained
 	var (
 		requests []reconcile.Request
 		parsed   []flexvolume.Call
-		asked    []int // the call of each request
+		asked    []int // the index of the call for each request
 	)
 	for i, text := range calls {
 		verb, blob, _ := strings.Cut(text, " ")
@@ -46,7 +46,7 @@ func (f *Frontend) Explain(ctx context.Context, calls []string) status.Explained
 		case e.Args == nil:
 			e.Result, e.Code, e.Message = status.WouldRefuse, string(volume.Invalid), "not one of attach, waitforattach, mountdevice, mount"
 		case err != nil:
-			e.Result, e.Code, e.Message = status.WouldRefuse, string(volume.Invalid), message(verb, titleOf(call), err)
+			e.Result, e.Code, e.Message = status.WouldRefuse, string(volume.Invalid), message(verb, volumeOf(call), err)
 		default:
 			id := fmt.Sprintf("explain %d", i)
 			requests = append(requests, f.request(flexvolume.Request{ID: id, Verb: verb}, call, reconcile.Caller{}))
@@ -64,7 +64,7 @@ func (f *Frontend) Explain(ctx context.Context, calls []string) status.Explained
 		if o.Err == nil {
 			continue
 		}
-		e.Result, e.Code, e.Message = status.WouldRefuse, string(volume.CodeOf(o.Err)), message(call.Verb, titleOf(call), o.Err)
+		e.Result, e.Code, e.Message = status.WouldRefuse, string(volume.CodeOf(o.Err)), message(call.Verb, volumeOf(call), o.Err)
 		if !o.Known {
 			e.Result = status.OutcomeUnknown
 			e.Notes = append(e.Notes, f.lastRefusal(call)...)
@@ -73,7 +73,7 @@ func (f *Frontend) Explain(ctx context.Context, calls []string) status.Explained
 	return doc
 }
 
-// lastRefusal is a note about the last mount of the volume of a call, if it failed.
+// lastRefusal returns a note about the last mount of a call's volume, if it failed.
 func (f *Frontend) lastRefusal(call flexvolume.Call) []string {
 	now := time.Now()
 	for _, r := range f.Calls(now) {
@@ -84,13 +84,13 @@ func (f *Frontend) lastRefusal(call flexvolume.Call) []string {
 	return nil
 }
 
-// anyPod is the uid of a pod that has none yet.
+// anyPod is the uid for a pod without one.
 const anyPod = "00000000-0000-0000-0000-000000000000"
 
 // arguments returns the arguments of a set-up as kubelet passes them.
 func (f *Frontend) arguments(verb, blob string) []string {
 	cfg := f.Config.Get()
-	o, _ := flexvolume.ParseOptions(blob) // an error is found again with the arguments
+	o, _ := flexvolume.ParseOptions(blob) // Explain parses the options again and reports the error
 	name, root := cmp.Or(o.Name, "volume"), cfg.KubeletRoots[0]
 	switch verb {
 	case flexvolume.Attach:

@@ -23,7 +23,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Verbs are those of the calls that a Frontend answers.
+// Verbs are the verbs that a Frontend answers.
 var Verbs = []string{
 	flexvolume.Attach, flexvolume.Detach, flexvolume.WaitForAttach, flexvolume.IsAttached, flexvolume.MountDevice, flexvolume.UnmountDevice,
 	flexvolume.Mount, flexvolume.Unmount, flexvolume.ExpandVolume, flexvolume.ExpandFS, flexvolume.Reclaim,
@@ -37,8 +37,8 @@ type Frontend struct {
 	Boot   func() time.Duration // time since boot, suspended time included
 	Self   Namespaces
 
-	Refusals         // the last ones
-	History  History // nil = there is none
+	Refusals         // the last failures
+	History  History // nil = none
 	Node     interface {
 		Do(ctx context.Context, r reconcile.Request) (reconcile.Result, error)
 		Explain(ctx context.Context, requests []reconcile.Request) []reconcile.Prediction
@@ -46,14 +46,14 @@ type Frontend struct {
 	}
 }
 
-// A History keeps what happened.
+// A History records events.
 type History interface {
 	Record(e status.Event)
-	// Begin shows a call that waits for its answer, until done is called.
+	// Begin adds a waiting call, until done is called.
 	Begin(e status.Event) (done func())
 }
 
-// Serve answers one FlexVolume call. ctx is done when flexdriver has closed the connection;
+// Serve answers one FlexVolume call. ctx is canceled when flexdriver closes the connection;
 // pid is flexdriver's, or 0 if it is unknown.
 func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) flexvolume.Answer {
 	if q.Verb == flexvolume.LockspaceLost && len(q.Args) == 1 {
@@ -68,7 +68,7 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 	if q.Verb == flexvolume.Reclaim {
 		call, err = flexvolume.ParseReclaim(q.Args)
 	}
-	title := titleOf(call)
+	title := volumeOf(call)
 	if title != "" {
 		fields["volume"] = title
 	}
@@ -99,7 +99,7 @@ func (f *Frontend) Serve(ctx context.Context, q flexvolume.Request, pid int) fle
 		defer f.History.Begin(event)()
 	}
 	result, err := f.Node.Do(ctx, r)
-	if err != nil && call.Verb == flexvolume.ExpandFS && ctx.Err() == nil && !slices.Contains(passing, volume.CodeOf(err)) {
+	if err != nil && call.Verb == flexvolume.ExpandFS && ctx.Err() == nil && !slices.Contains(transient, volume.CodeOf(err)) {
 		err = fmt.Errorf("%w%s", err, shrinkAdvice)
 	}
 	if result.Volume != "" {
@@ -194,11 +194,11 @@ func (f *Frontend) request(q flexvolume.Request, call flexvolume.Call, caller re
 	return r
 }
 
-// kindOfVerb is the kind of mount that a verb makes at its directory.
+// kindOfVerb has the kind of mount that a verb makes at its directory.
 var kindOfVerb = map[string]volume.Kind{flexvolume.MountDevice: volume.Staged, flexvolume.Mount: volume.Published}
 
-// target resolves a directory of kubelet to its path in the mount table. kind is what is to
-// be mounted there, if anything.
+// target resolves a directory of kubelet to its path in the mount table. kind is the kind of mount to make
+// there, "" = none.
 func (f *Frontend) target(dir string, kind volume.Kind) (t reconcile.Target) {
 	layout := kubelet.Layout{Dirs: f.Config.Get().KubeletRoots, Driver: f.Config.Get().Driver}
 	t.Name = dir
@@ -215,23 +215,23 @@ func (f *Frontend) target(dir string, kind volume.Kind) (t reconcile.Target) {
 	return t
 }
 
-// shrinkAdvice is the alternative remedy for an expansion that fails. Kubelet retries it, and
-// mounts the PersistentVolumeClaim's volume for no other pod until it has succeeded.
+// shrinkAdvice is the alternative remedy for a failed expansion. Kubelet retries it, and
+// mounts the PersistentVolumeClaim's volume for no other pod until it succeeds.
 const shrinkAdvice = "; or lower spec.capacity.storage of the PersistentVolume, and the claim's request, to a size that is possible. " +
 	"Until then running pods keep the volume, and no other pod of the claim starts"
 
-// passing are the codes of causes that usually end without a change of the size.
-var passing = []volume.Code{volume.Busy, volume.InProgress, volume.Unknown, volume.Superseded, volume.Canceled}
+// transient has the codes of causes that usually end without a change of the size.
+var transient = []volume.Code{volume.Busy, volume.InProgress, volume.Unknown, volume.Superseded, volume.Canceled}
 
-// titleOf is the volume that a call names, or "".
-func titleOf(call flexvolume.Call) string {
+// volumeOf returns the volume that a call names, or "".
+func volumeOf(call flexvolume.Call) string {
 	if call.Options.VG == "" || call.Options.LV == "" {
 		return ""
 	}
 	return call.Options.VG + "/" + call.Options.LV
 }
 
-// message is the text of a failure: the volume, the step and the cause.
+// message returns the text of a failure: the volume, the step and the cause.
 func message(verb, title string, err error) string {
 	text := verb + ": " + strings.TrimPrefix(err.Error(), verb+": ") // "mount" is both a verb and a step
 	if title != "" {
@@ -240,7 +240,7 @@ func message(verb, title string, err error) string {
 	return text
 }
 
-// refused logs a failure and returns the answer: an id that also appears in the log, the
+// refused logs a failure and returns the answer: an id that is also in the log, the
 // volume, the step and the cause. Kubelet counts answers with equal text in one event, so
 // the id is a hash of the text, and err must not change while the cause is the same.
 func (f *Frontend) refused(log *logrus.Entry, event status.Event, call flexvolume.Call, title string, err error) flexvolume.Answer {
@@ -266,7 +266,7 @@ func (f *Frontend) refused(log *logrus.Entry, event status.Event, call flexvolum
 	return refusal
 }
 
-// event begins the event of a call.
+// event returns the event of a call, without its result.
 func event(q flexvolume.Request, call flexvolume.Call) status.Event {
 	o := call.Options
 	return status.Event{

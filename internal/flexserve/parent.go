@@ -8,33 +8,31 @@ import (
 	"github.com/flexd/flexd/internal/procfs"
 )
 
-// A parent is the kubelet that has started a flexdriver. A process has another
-// parent than at its start only when that one is dead, which is cheap to ask: it
-// is asked before each step of a call. A nil one is not known.
+// A parent is the kubelet that started a flexdriver; nil = unknown. The parent of a process changes
+// only when it ends. This check is cheap, and made before each step of a call.
 type parent struct {
 	pid int
 
-	mu sync.Mutex // guards what follows
-	fd int        // a pidfd, -1 = there is none: each time /proc is read
+	mu sync.Mutex // guards fd
+	fd int        // a pidfd, -1 = none: /proc is read each time
 }
 
-// parentOf finds the parent of the flexdriver pid, as flexd sees process ids: what
-// flexdriver said at its start or, where it lives in another pid namespace and its
-// numbers mean nothing here, what /proc says at its arrival. It is the caller's to
-// close.
-func parentOf(pid, said int) *parent {
-	if pid == 0 || said == 0 {
+// parentOf returns the parent of the flexdriver pid in flexd's pid namespace: the one that flexdriver
+// reported at its start or, if flexdriver is in another pid namespace, the present one
+// in /proc. The caller closes it.
+func parentOf(pid, reported int) *parent {
+	if pid == 0 || reported == 0 {
 		return nil
 	}
-	p, now := watch(pid, said)
-	if now == said {
+	p, now := watch(pid, reported)
+	if now == reported {
 		return p
 	}
 	theirs, err := procfs.Process(pid).Namespace("pid")
 	ours, err2 := procfs.OwnNamespace("pid")
 	switch {
 	case err != nil || err2 != nil || ours == theirs:
-		return p // it is dead, and /proc continues to show that
+		return p // the parent has ended, which alive detects in /proc
 	case now == 0:
 		return nil
 	}
@@ -42,22 +40,21 @@ func parentOf(pid, said int) *parent {
 	return p
 }
 
-// watch returns a parent of that number, with a descriptor only if it really is
-// the process' parent, and the pid of the real one; 0 = unknown.
+// watch returns the parent with the pid of, with a descriptor only if it is the parent of
+// pid now, and the pid of the present parent; 0 = unknown.
 func watch(pid, of int) (p *parent, now int) {
 	p = &parent{pid: of, fd: -1}
 	if fd, err := unix.PidfdOpen(of, 0); err == nil {
 		p.fd = fd
 	}
-	// Only now is it sure that the descriptor is the parent's, not that of a
-	// process that has its number since.
+	// After the open: the pid may have been reused before it.
 	if now, _ = procfs.Process(pid).Parent(); now != of {
 		p.close()
 	}
 	return p, now
 }
 
-// alive reports whether the process is still its child.
+// alive reports whether pid still is its child.
 func (p *parent) alive(pid int) bool {
 	if p == nil || pid == 0 {
 		return true

@@ -17,14 +17,14 @@ type Refusals struct {
 	all []status.RefusedCall // the oldest first
 }
 
-// The refusals are bounded: anyone who may create pods may cause them.
+// Limits: anyone who may create pods may cause refusals.
 const (
 	maxRefusals   = 200
 	refusalAge    = time.Hour
 	maxRefusalLen = 2000 // bytes of a message
 )
 
-// failed keeps the refusal of a call for the volume title, "" or VG/LV.
+// failed records the refusal of a call for the volume title, "" or VG/LV.
 func (r *Refusals) failed(call flexvolume.Call, title string, c status.RefusedCall, now time.Time) {
 	c.VG, c.LV, _ = strings.Cut(title, "/")
 	c.Dir, c.Verb, c.First, c.Last, c.Count = call.Dir, call.Verb, now, now, 1
@@ -44,9 +44,9 @@ func (r *Refusals) failed(call flexvolume.Call, title string, c status.RefusedCa
 	r.all = slices.Delete(r.all, 0, max(0, len(r.all)-maxRefusals))
 }
 
-// succeeded drops the refusals that a success of a call has made obsolete: those for its
+// succeeded removes the refusals that a successful call makes obsolete: those for its
 // directory, and those of its volume without a directory for the same verb or an earlier step.
-// isattached succeeds every minute while waitforattach is refused.
+// Other verbs do not count: isattached succeeds every minute while waitforattach is refused.
 func (r *Refusals) succeeded(call flexvolume.Call, title string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

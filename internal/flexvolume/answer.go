@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// The statuses kubelet knows. StatusNotSupported is permanent: kubelet never calls that
-// verb again. It must not be the answer to an error.
+// The statuses that kubelet knows. After StatusNotSupported kubelet never calls that
+// verb again, so it must not be the answer to an error.
 const (
 	StatusSuccess      = "Success"
 	StatusFailure      = "Failure"
@@ -17,12 +17,12 @@ const (
 // MaxMessage is the most bytes an answer's message may have.
 const MaxMessage = 900
 
-// An Answer is what kubelet gets for a call. The zero Answer is none: flexdriver asks the next
+// An Answer is the driver's answer to a call. The zero Answer means none: flexdriver asks the next
 // flexd.
 type Answer struct {
 	Status       string        // one of the statuses above
 	Message      string        // one line; the reason of a failure, shown in pod events
-	Code         string        // the same for programs, "" = none; kubelet ignores it
+	Code         string        // the reason for programs, "" = none; kubelet ignores it
 	Device       string        // attach, waitforattach: the device, "" = none
 	Attached     *bool         // isattached only; nil is read as "not attached"
 	Capabilities *Capabilities // init only
@@ -38,15 +38,15 @@ type Capabilities struct {
 	RequiresFSResize bool
 }
 
-// DefaultCapabilities are answered if the installer wrote none.
+// DefaultCapabilities apply if the installer wrote none.
 func DefaultCapabilities() Capabilities {
 	return Capabilities{Attach: true, SELinuxRelabel: true, SupportsMetrics: true, FSGroup: true, RequiresFSResize: true}
 }
 
-// Success returns the answer without further fields.
+// Success returns a Success without further fields.
 func Success() Answer { return Answer{Status: StatusSuccess} }
 
-// Failure returns the answer of a failed call with the reason. The message is made one line
+// Failure returns the answer to a failed call. It converts the message to one line
 // of valid UTF-8 without control characters, of at most MaxMessage bytes.
 func Failure(message string) Answer {
 	return Answer{Status: StatusFailure, Message: oneLine(message)}
@@ -59,7 +59,7 @@ func Refusal(code, message string) Answer {
 	return a
 }
 
-// NotSupported is the answer to a verb that the driver will never know.
+// NotSupported returns the answer to a verb that the driver will never support.
 func NotSupported() Answer { return Answer{Status: StatusNotSupported} }
 
 // Encode returns the answer as one JSON object and a newline.
@@ -91,8 +91,8 @@ func (a Answer) append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// Encode returns the capabilities as one JSON object and a newline: the text of
-// the file that flexdriver's init reads.
+// Encode returns the capabilities as one JSON object and a newline, the content of
+// init's file.
 func (c Capabilities) Encode() []byte { return append(c.append(nil), '\n') }
 
 func (c Capabilities) append(b []byte) []byte {
@@ -174,7 +174,7 @@ func valid(s string) string { return strings.ToValidUTF8(s, "?") }
 
 // oneLine makes s fit for an event: see Failure. It is idempotent.
 func oneLine(s string) string {
-	if len(s) > 8*MaxMessage { // a whole command's output: the rest is never shown
+	if len(s) > 8*MaxMessage { // the rest would be truncated anyway
 		s = s[:8*MaxMessage]
 	}
 	var b strings.Builder

@@ -25,11 +25,11 @@ const (
 	ExpandFS      = "expandfs"
 )
 
-// PrintVersion is no verb of FlexVolume: flexdriver answers with its version, for people and
+// PrintVersion is not a verb of FlexVolume: it prints flexdriver's version, for people and
 // for flexd doctor.
 const PrintVersion = "--version"
 
-// ErrVerb is a verb that FlexVolume does not have. It alone may be answered
+// ErrVerb is the error for a verb that FlexVolume does not have. Only such a verb may be answered
 // NotSupported.
 var ErrVerb = errors.New("flexd does not know this verb: if flexdriver and flexd are of different releases, restart flexd, or install both from one release")
 
@@ -39,7 +39,7 @@ type Call struct {
 	Verb    string
 	Dir     string // mountdevice, mount, unmount, unmountdevice, expandfs, expandvolume: absolute and clean
 	Node    string // attach, detach, isattached
-	Name    string // the volume's name at kubelet: from detach's argument, or the options
+	Name    string // kubelet's name of the volume: from detach's argument, or the options
 	Options Options
 	NewSize int64 // expandfs, expandvolume: bytes
 
@@ -49,10 +49,10 @@ type Call struct {
 // maxPath is Linux's PATH_MAX, its NUL included.
 const maxPath = 4096
 
-// shape has the arguments of a verb in order, one letter each: o options, d directory, v
+// signature returns the arguments of a verb in order, one letter each: o options, d directory, v
 // device, n node, k volume name, + new size, - old size. volume reports whether the options
 // must name a volume.
-func shape(verb string) (args string, volume, ok bool) {
+func signature(verb string) (args string, volume, ok bool) {
 	switch verb {
 	case Init:
 		return "", false, true
@@ -79,10 +79,10 @@ func shape(verb string) (args string, volume, ok bool) {
 }
 
 // Parse parses the arguments that follow verb. Errors name the argument, or the option's
-// key, and quote no secret. An unknown verb is ErrVerb. With an error, the call has what was
-// valid of its directory and of the names in its options.
+// key, and quote no secret. An unknown verb is ErrVerb. With an error, the call has only its
+// directory and the names in its options, as far as they are valid.
 func Parse(verb string, args []string) (Call, error) {
-	want, volume, ok := shape(verb)
+	want, volume, ok := signature(verb)
 	if !ok {
 		return Call{Verb: verb}, ErrVerb
 	}
@@ -112,7 +112,7 @@ func Parse(verb string, args []string) (Call, error) {
 				c.Dir = arg
 			}
 		case 'v':
-			name = "device" // of an earlier answer, perhaps "" or stale: flexd looks it up itself
+			name = "device" // of an earlier answer, may be "" or stale: flexd looks up the device itself
 			if len(arg) >= maxPath || !IsPrintable(arg) {
 				err = errors.New("not a device path")
 			}
@@ -145,7 +145,7 @@ func Parse(verb string, args []string) (Call, error) {
 	return c, nil
 }
 
-// checkDir refuses what kubelet never sends as a directory.
+// checkDir refuses directories that kubelet never sends.
 func checkDir(dir string) error {
 	switch {
 	case dir == "":

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// How long flexdriver waits: see Client.
+// The default timeouts of a Client.
 const (
 	DefaultTimeout = 5 * time.Minute
 	DefaultConnect = 20 * time.Second
@@ -24,16 +24,16 @@ const (
 type Client struct {
 	Socket  string        // path of the driver socket
 	Timeout time.Duration // for the whole call
-	Connect time.Duration // how long it retries a socket that is missing or refuses, since the last sign of flexd
+	Connect time.Duration // how long it retries a socket that is missing or refuses, since flexd was last seen alive
 	Lock    string        // flexd's lock file: systemd may listen on the socket while no flexd runs
-	Once    bool          // a socket that is missing or refuses at first is not tried again
-	Parent  int           // parent pid at the start; when it has changed no caller waits for the answer
+	Once    bool          // do not retry a socket that is missing or refuses at first
+	Parent  int           // parent pid at the start; after a change no caller waits for the answer
 
-	alive time.Time // the last sign of flexd
+	alive time.Time // when flexd was last seen alive
 	files [2]uint64 // the inodes of Socket and Lock before it connected
 }
 
-// A DownError is a socket that could not be connected to, or has no flexd behind it.
+// A DownError means that the socket could not be connected to, or that no flexd serves it.
 type DownError struct {
 	Socket string
 	Err    error
@@ -42,7 +42,7 @@ type DownError struct {
 func (e *DownError) Error() string { return e.Socket + ": " + e.Err.Error() }
 func (e *DownError) Unwrap() error { return e.Err }
 
-// A GarbageError is a line from flexd that is no reply to our request.
+// A GarbageError means that flexd sent a line that is not a reply to the request.
 type GarbageError struct{ Err error }
 
 func (e *GarbageError) Error() string { return "flexd's answer is not understood: " + e.Err.Error() }
@@ -54,14 +54,14 @@ var (
 	ErrOrphaned = errors.New("the parent of flexdriver has changed, no process waits for this answer")
 )
 
-// errLost is a connection that ended without an answer; Ask makes it again.
+// errLost: Ask connects again.
 var errLost = errors.New("the connection ended without an answer")
 
-// errNoFlexd is a connection that no flexd has accepted.
+// errNoFlexd: no flexd has accepted the connection.
 var errNoFlexd = errors.New("systemd listens there, no flexd answers")
 
-// Ask sends q and waits for its answer. A connection that ends without one is
-// made again and q is sent again, until the deadline. It returns ErrTooLong (or
+// Ask sends q and waits for its answer. If the connection ends without an answer, Ask
+// connects and sends q again, until the deadline. It returns ErrTooLong (or
 // another error of encoding), a *DownError, a *GarbageError, ErrDeadline or
 // ErrOrphaned.
 func (c *Client) Ask(q Request) (Answer, error) {
@@ -81,19 +81,19 @@ func (c *Client) Ask(q Request) (Answer, error) {
 			a, err = c.exchange(s, line, q.ID, deadline)
 			s.close()
 			switch err {
-			case errLost: // flexd runs here and will restart
+			case errLost: // flexd has served this connection and will restart
 				c.alive, once = time.Now(), false
 			case errNoFlexd:
 				return a, &DownError{c.Socket, err}
 			default:
 				return a, err
 			}
-		case syscall.EAGAIN: // flexd is there, but its queue of connections is full
+		case syscall.EAGAIN: // the backlog of the socket is full
 			once = false
-			if c.silent() == errNoFlexd {
+			if c.checkAlive() == errNoFlexd {
 				return Answer{}, &DownError{c.Socket, errNoFlexd}
 			}
-		case syscall.EACCES: // waiting changes nothing
+		case syscall.EACCES: // permanent
 			return Answer{}, &DownError{c.Socket, err}
 		default:
 			if once || time.Since(c.alive) >= c.Connect {
@@ -139,7 +139,7 @@ func (c *Client) exchange(s sock, line []byte, id string, deadline time.Time) (A
 		fresh := len(buf)
 		buf = buf[:fresh+n]
 		if i := bytes.IndexByte(buf[fresh:], '\n'); i >= 0 {
-			return understand(buf, fresh+i, id)
+			return decodeReply(buf, fresh+i, id)
 		}
 		if len(buf) >= MaxLine {
 			return Answer{}, &GarbageError{ErrTooLong}
@@ -147,8 +147,8 @@ func (c *Client) exchange(s sock, line []byte, id string, deadline time.Time) (A
 	}
 }
 
-// understand parses a whole line of flexd, buf[:end].
-func understand(buf []byte, end int, id string) (Answer, error) {
+// decodeReply parses the line buf[:end] of flexd.
+func decodeReply(buf []byte, end int, id string) (Answer, error) {
 	r, err := parseReply(string(buf[:end]))
 	switch {
 	case err != nil:
@@ -164,8 +164,8 @@ func understand(buf []byte, end int, id string) (Answer, error) {
 	return Answer{}, &GarbageError{err}
 }
 
-// wait returns when s may be ready, or with the reason to stop. An answer may take minutes,
-// and fifty calls may wait at once, so each sleeps until an event.
+// wait returns when s may be ready, or with the reason to stop. It sleeps until an event: an answer may take
+// minutes, and fifty calls may wait at once.
 func (c *Client) wait(s sock, what int16, deadline time.Time) error {
 	parent := none
 	defer func() { parent.close() }()
@@ -174,7 +174,7 @@ func (c *Client) wait(s sock, what int16, deadline time.Time) error {
 		if left <= 0 {
 			return ErrDeadline
 		}
-		if err := c.silent(); err != nil {
+		if err := c.checkAlive(); err != nil {
 			return err
 		}
 		left = min(left, time.Until(c.alive.Add(c.Connect)))
@@ -188,8 +188,7 @@ func (c *Client) wait(s sock, what int16, deadline time.Time) error {
 		case gone || syscall.Getppid() != c.Parent:
 			return ErrOrphaned
 		case parent == none:
-			// If the parent ended before this, its pid may belong to another process: check
-			// the parent once more.
+			// If the parent ended before the pidfd was opened, its pid may have been reused: check it again.
 			if parent = process(c.Parent); syscall.Getppid() != c.Parent {
 				return ErrOrphaned
 			}
@@ -197,10 +196,10 @@ func (c *Client) wait(s sock, what int16, deadline time.Time) error {
 	}
 }
 
-// silent returns an error if flexd has given no sign of itself for too long. Its lock is one, but
-// not of the flexd that has the connection if another one has replaced the files since: a killed
-// flexd whose thread waits for a disk answers nothing, and closes nothing.
-func (c *Client) silent() error {
+// checkAlive returns an error if flexd was not seen alive for too long. A held lock counts, unless another
+// flexd has replaced the files since the connection: a killed flexd with a thread that waits for a disk neither
+// answers nor closes the connection.
+func (c *Client) checkAlive() error {
 	if time.Since(c.alive) < c.Connect {
 		return nil
 	}
@@ -225,7 +224,7 @@ func (c *Client) inodes() (found [2]uint64) {
 	return found
 }
 
-// sleep pauses for d, or returns the reason to stop.
+// sleep sleeps for d, or returns the reason to stop.
 func (c *Client) sleep(d time.Duration, deadline time.Time) error {
 	time.Sleep(max(0, min(d, time.Until(deadline))))
 	if syscall.Getppid() != c.Parent {

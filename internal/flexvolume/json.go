@@ -11,13 +11,13 @@ import (
 // surrogates, nothing after the value. encoding/json accepts all of these and does not
 // report the wrong key. With it (and package net, see sock) a call took 1.35 times as long
 // as a Go hello world, without them 1.14, and the executable was 2.6 MB instead of 1.5 MB.
-// Errors never quote the text: it may hold secrets.
+// Errors never quote the text, which may contain secrets.
 type scanner struct {
 	s string
 	i int
 }
 
-// maxDepth bounds the nesting of values that are skipped.
+// maxDepth limits the nesting of skipped values.
 const maxDepth = 32
 
 func (p *scanner) fail(what string) error {
@@ -35,7 +35,7 @@ func (p *scanner) space() {
 	}
 }
 
-// peek returns the next byte that is no white space, 0 at the end.
+// peek returns the next byte other than white space, 0 at the end.
 func (p *scanner) peek() byte {
 	p.space()
 	if p.i < len(p.s) {
@@ -61,7 +61,7 @@ func (p *scanner) end() error {
 	return nil
 }
 
-// object reads an object; field must read the value of each key.
+// object reads an object; field reads the value of each key.
 func (p *scanner) object(field func(key string) error) error {
 	if !p.take('{') {
 		return p.fail("not a JSON object")
@@ -95,7 +95,7 @@ func (p *scanner) object(field func(key string) error) error {
 	}
 }
 
-// array reads an array; elem must read each element.
+// array reads an array; elem reads each element.
 func (p *scanner) array(elem func() error) error {
 	if !p.take('[') {
 		return p.fail("not a JSON array")
@@ -117,7 +117,6 @@ func (p *scanner) array(elem func() error) error {
 	}
 }
 
-// str reads a string.
 func (p *scanner) str() (string, error) {
 	if !p.take('"') {
 		return "", p.fail("not a JSON string")
@@ -142,7 +141,7 @@ func (p *scanner) str() (string, error) {
 	return "", p.fail("the JSON string is cut off")
 }
 
-// escaped reads on where str met the first backslash.
+// escaped reads the rest of a string from its first backslash on.
 func (p *scanner) escaped(start int) (string, error) {
 	b := append(make([]byte, 0, p.i-start+64), p.s[start:p.i]...)
 	for p.i < len(p.s) {
@@ -222,7 +221,7 @@ func (p *scanner) hex4() (rune, bool) {
 	return r, true
 }
 
-// integer reads a number that is a whole int64.
+// integer reads an int64 without fraction and exponent.
 func (p *scanner) integer() (int64, error) {
 	p.space()
 	at := p.i
@@ -238,7 +237,6 @@ func (p *scanner) integer() (int64, error) {
 	return n, nil
 }
 
-// boolean reads true or false.
 func (p *scanner) boolean() (bool, error) {
 	switch {
 	case p.word("true"):
@@ -312,7 +310,7 @@ func (p *scanner) number() error {
 }
 
 // appendString appends s, which must be valid UTF-8, as a JSON string. Unlike encoding/json
-// it leaves <, > and & as they are: the messages are for people.
+// it does not escape <, > and &: people read the messages.
 func appendString(b []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')
@@ -333,7 +331,7 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// quote shows s, at most 64 bytes of it, in a message that must stay one line.
+// quote quotes at most 64 bytes of s for a message of one line.
 func quote(s string) string {
 	if len(s) > 64 {
 		return strconv.QuoteToASCII(cut(s, 64))

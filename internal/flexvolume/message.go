@@ -9,11 +9,11 @@ import (
 )
 
 // Version is the protocol of the driver socket: one line of JSON in, one out. Keys may be
-// added without a new version; readers ignore unknown keys. The release that has a new
-// version must answer the one before it, too, in that version.
+// added without a new version; readers ignore unknown keys. A release with a new
+// version must also answer requests of the previous version, in that version.
 const Version = 1
 
-// MaxLine is the most bytes a line may have, its newline included.
+// MaxLine is the maximal length of a line in bytes, its newline included.
 const MaxLine = 1 << 20
 
 // A Request is one FlexVolume call in the form of the driver socket.
@@ -21,7 +21,7 @@ type Request struct {
 	V       int      `json:"v"`
 	ID      string   `json:"id"` // the call's id, the same when it is sent again
 	Verb    string   `json:"verb"`
-	Args    []string `json:"args"`    // what follows the verb
+	Args    []string `json:"args"`    // after the verb
 	Started int64    `json:"started"` // flexdriver's start, ns on CLOCK_BOOTTIME
 	Parent  int      `json:"parent"`  // flexdriver's parent pid at its start
 }
@@ -44,9 +44,9 @@ func (e *VersionError) Error() string {
 // ErrTooLong is a line of more than MaxLine bytes.
 var ErrTooLong = errors.New("the message is longer than 1 MiB")
 
-// ReadRequest reads the one line of a request. An input that ends before its newline is
-// io.EOF (if it is empty) or io.ErrUnexpectedEOF. With a *VersionError or any later error
-// the request's ID is returned if it could be read, so that the sender can be answered.
+// ReadRequest reads the line of a request. For an input that ends before the newline it returns
+// io.EOF (if it is empty) or io.ErrUnexpectedEOF. With other errors the request may have
+// its ID, for the answer.
 func ReadRequest(r io.Reader) (Request, error) {
 	line, err := readLine(r)
 	if err != nil {
@@ -211,7 +211,7 @@ func readLine(r io.Reader) ([]byte, error) {
 // validID limits the length and the characters of ids in logs and messages.
 func validID(id string) bool { return isWord(id, "-_.") }
 
-// message reads a message and its version; field must read the value of each other key.
+// message reads a message and its version; field reads the value of each other key.
 func (p *scanner) message(field func(key string) error) (v int64, err error) {
 	err = p.object(func(key string) (err error) {
 		if key == "v" {

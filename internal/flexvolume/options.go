@@ -30,22 +30,22 @@ const (
 	keyAccount    = "kubernetes.io/serviceAccount.name"
 	keyFSGroup    = "kubernetes.io/mounterArgs.FsGroup"
 	keyFSGroupOld = "kubernetes.io/fsGroup"
-	keyKubelet    = "kubernetes.io/"        // any other of these is ignored: newer kubelets may add some
-	keySecret     = "kubernetes.io/secret/" // #nosec G101 -- a key, whose values are forgotten
+	keyKubelet    = "kubernetes.io/"        // prefix of other keys, which are ignored: newer kubelets may add some
+	keySecret     = "kubernetes.io/secret/" // #nosec G101 -- a key; its values are ignored
 )
 
-// Options are the options of a pod or a PV, with kubelet's data about the pod: typed,
-// checked against allow-lists, never words of a command line.
+// Options are the options of a pod or a PV, with kubelet's data about the pod, typed and
+// checked against allow-lists.
 type Options struct {
 	VG          string   // "" = not given
 	LV          string   // "" = not given
 	Size        int64    // bytes, 0 = not given
-	FSType      string   // "", ext4, xfs or btrfs; "" = the existing one
+	FSType      string   // ext4, xfs, btrfs, or "": the existing one
 	ReadOnly    bool     // ro from kubelet or in mountOptions
-	Name        string   // the volume's name at kubelet
+	Name        string   // kubelet's name of the volume
 	Pod         Pod      // mount only
-	MkfsOptions []string // arguments for mkfs: flags and values that were checked one by one
-	Attrs       []string // per-mount attributes such as noatime, sorted; ro is ReadOnly instead
+	MkfsOptions []string // arguments for mkfs: checked flags and values
+	Attrs       []string // per-mount attributes such as noatime, sorted, without ro (ReadOnly)
 	Super       []string // superblock options, sorted, without duplicates
 }
 
@@ -64,10 +64,10 @@ func ParseOptions(blob string) (Options, error) {
 		return Options{}, errors.New("options: longer than 1 MiB")
 	}
 	var o Options
-	var wrong error // the first one
+	var wrong error // the first error
 	var size, mkfs, mount string
 	p := scanner{s: blob}
-	// set keeps a name that is valid.
+	// set stores a valid name.
 	set := func(into *string, value string, check func(string) error) error {
 		err := check(value)
 		if err == nil {
@@ -146,7 +146,7 @@ func ParseOptions(blob string) (Options, error) {
 	case err != nil:
 		return names, errors.New("options: " + err.Error())
 	}
-	// Options that depend on the filesystem come last, in any order of the keys.
+	// These depend on the filesystem, whose key may come last.
 	if size != "" {
 		if o.Size, err = volopts.ParseSize(size); err != nil {
 			return names, keyError(KeySize, err.Error())
@@ -170,7 +170,7 @@ type optionError struct{ key, why string }
 func (e *optionError) Error() string { return "option " + e.key + ": " + e.why }
 
 func keyError(key, why string) error {
-	if strings.HasPrefix(key, keySecret) { // the name of a secret's key is no secret
+	if strings.HasPrefix(key, keySecret) { // the key itself is not secret
 		why = "malformed"
 	}
 	if !isWord(key, "-_./") {

@@ -36,7 +36,7 @@ func TestProtocol(t *testing.T) {
 			if q.Verb == Reclaim {
 				parse = func() (Call, error) { return ParseReclaim(q.Args) }
 			}
-			_, withVolume, _ := shape(q.Verb)
+			_, withVolume, _ := signature(q.Verb)
 			c, err := parse()
 			if err != nil || c.Dir == "" && c.Name == "" || withVolume && (c.Options.VG != "vg0" || c.Options.LV != "data") {
 				t.Errorf("%sis %+v, %v", line, c, err)

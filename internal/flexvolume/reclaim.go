@@ -5,15 +5,15 @@ import (
 	"path"
 )
 
-// The verbs of the driver socket that kubelet does not use, and flexdriver does not accept:
-// `flexd release` releases one orphan, and `flexd lockspace-lost` reports the loss of the
+// Verbs of the driver socket for flexd's commands; flexdriver does not accept them.
+// `flexd release` releases one orphan; `flexd lockspace-lost` reports the loss of the
 // locks of a volume group, its only argument.
 const (
 	Reclaim       = "release"
 	LockspaceLost = "lockspace-lost"
 )
 
-// ParseReclaim parses its arguments: the volume's uuid, and the directory to release or ""
+// ParseReclaim parses the arguments of Reclaim: the volume's uuid, and the directory to release or ""
 // for the volume's device.
 func ParseReclaim(args []string) (Call, error) {
 	if len(args) != 2 || args[0] == "" {

@@ -15,9 +15,8 @@ import (
 // DefaultSocket is the path of flexd's driver socket.
 const DefaultSocket = "/run/flexd/driver.sock"
 
-// The environment of flexdriver. Kubelet sets none of these; they are for tests
-// and for hosts with other paths. A duration is Go's ("90s") and may only be
-// shorter than its default.
+// Environment variables of flexdriver, for tests and for hosts with other paths. Kubelet sets none
+// of them. A duration is Go's ("90s"), at most its default.
 const (
 	EnvSocket  = "FLEXD_SOCKET"          // default DefaultSocket
 	EnvTimeout = "FLEXD_TIMEOUT"         // for the whole call, default DefaultTimeout
@@ -27,20 +26,19 @@ const (
 // build is flexdriver's release, set by the linker.
 var build = "devel"
 
-// Run is flexdriver: args are the process's own, the executable's path first.
-// It writes exactly one JSON object and a newline to stdout, in one write, and
-// returns the exit status, which is always 0: any other makes kubelet log the
-// arguments, secrets included. Nothing is ever written to stderr, and a panic
-// becomes a Failure.
+// Run is the main function of flexdriver; args are the process's arguments, the executable's path first.
+// It writes exactly one JSON object and a newline to stdout, in one write, and nothing to stderr. It
+// returns the exit status 0 even after a panic: for another status kubelet logs the
+// arguments, including secrets.
 //
-// It handles no signal: SIGTERM kills it at once, and so does SIGPIPE when kubelet has
+// It handles no signals: SIGTERM kills it at once, and so does SIGPIPE when kubelet has
 // closed its end of stdout.
 func Run(args []string, stdout io.Writer, env func(string) string) int {
 	stdout.Write(respond(args, env).Encode())
 	return 0
 }
 
-// respond returns the answer, also after a panic.
+// respond returns the answer, even after a panic.
 func respond(args []string, env func(string) string) (a Answer) {
 	defer func() {
 		switch r := recover().(type) {
@@ -60,7 +58,7 @@ func respond(args []string, env func(string) string) (a Answer) {
 		return AnswerInit(args[0])
 	case PrintVersion:
 		return Answer{Status: StatusSuccess, Message: build}
-	case GetVolumeName: // anything but a permanent "Not supported" can make volumes unusable
+	case GetVolumeName: // another answer can make volumes unusable
 		return NotSupported()
 	case ExpandVolume: // kubelet never calls it; expandfs does everything
 		return Success()
@@ -72,15 +70,15 @@ func respond(args []string, env func(string) string) (a Answer) {
 	return NotSupported()
 }
 
-// AnswerInit answers init from a file beside the executable, where kubelet
-// ignores dotfiles: for .../flexd~lvm/lvm it is .../flexd~lvm/.lvm.init.json, a
+// AnswerInit answers init from a dotfile beside the executable, which kubelet
+// ignores: for .../flexd~lvm/lvm it is .../flexd~lvm/.lvm.init.json, a
 // JSON object of Capabilities.
 //
 // Without the file the defaults apply. A file that cannot be read or parsed is a Failure:
-// kubelet's names of volumes depend on the attach mode, and a wrong mode orphans every
-// volume in use, while a driver whose init fails is only missing until the file is
-// repaired. Kubelet looks again when something other than a dotfile changes in the
-// directory, hence the touch.
+// kubelet's names of volumes depend on the attach mode, so a wrong mode orphans every
+// volume in use, while a driver with a failing init is only missing until the file is
+// repaired. Kubelet calls init again only when a file other than a dotfile changes in the
+// directory, so the remedy includes a touch.
 func AnswerInit(exe string) Answer {
 	name := initFile(exe)
 	text, err := readFile(name)
@@ -98,8 +96,8 @@ func AnswerInit(exe string) Answer {
 	return Answer{Status: StatusSuccess, Capabilities: &c}
 }
 
-// initFile is the path of init's file for an executable, as kubelet names it.
-// A link is not followed: the directory is kubelet's plugin directory.
+// initFile returns the path of init's file for an executable. It follows no link: the file is
+// in kubelet's plugin directory.
 func initFile(exe string) string {
 	dir, base := "", exe
 	if i := strings.LastIndexByte(exe, '/'); i >= 0 {
@@ -131,8 +129,8 @@ func readFile(name string) (string, error) {
 	return "", errors.New("longer than 64 KiB")
 }
 
-// ask gets the answer from flexd. Without a daemon, the answer to a hint is a constant: the
-// controller's machine, or a node whose flexd is restarting.
+// ask gets the answer from flexd. A hint (attach, detach, isattached) gets a constant answer if no flexd runs,
+// such as on the controller manager's machine, or during a restart.
 func ask(verb string, args []string, env func(string) string, hint bool) Answer {
 	q := Request{ID: newID(), Verb: verb, Args: args, Started: int64(boottime.Now()), Parent: syscall.Getppid()}
 	c := Client{Socket: DefaultSocket, Timeout: DefaultTimeout, Connect: DefaultConnect, Once: hint, Parent: q.Parent}
@@ -179,9 +177,8 @@ func ask(verb string, args []string, env func(string) string, hint bool) Answer 
 	return Failure(err.Error())
 }
 
-// offlineAnswer is the answer to a hint without a daemon. It claims as little as kubelet's
-// protocol allows: isattached must not say false, or the controller attaches again every
-// minute.
+// offlineAnswer returns the answer to a hint without a daemon. isattached must not be false, or the
+// controller attaches again every minute.
 func offlineAnswer(verb string) Answer {
 	a := Success()
 	if verb == IsAttached {
@@ -191,8 +188,7 @@ func offlineAnswer(verb string) Answer {
 	return a
 }
 
-// newID makes a call's id: short enough to be read aloud, random enough that
-// the calls of one boot never share one.
+// newID returns a call's id: short, and random enough to be unique.
 func newID() string {
 	const hex = "0123456789abcdef"
 	var b [12]byte

@@ -6,9 +6,8 @@ import (
 	"unsafe"
 )
 
-// A sock is a unix stream socket by its bare system calls. Package net would
-// make flexdriver larger and slower to start (scanner has the numbers), and its
-// goroutines, poller and threads are not needed to wait for one descriptor.
+// A sock is a unix stream socket with plain system calls. Package net would
+// make flexdriver larger and slower to start (see scanner).
 type sock int
 
 const (
@@ -47,7 +46,7 @@ func (s sock) read(b []byte) (int, error) {
 }
 
 // write writes a part of b. The Go runtime ignores SIGPIPE on descriptors other
-// than 1 and 2, so a peer that hung up is EPIPE.
+// than 1 and 2, so a closed connection is EPIPE.
 func (s sock) write(b []byte) (int, error) {
 	for {
 		n, err := syscall.Write(int(s), b)
@@ -57,7 +56,7 @@ func (s sock) write(b []byte) (int, error) {
 	}
 }
 
-// locked reports whether a process may hold the lock of a file. Without the file none does.
+// locked reports whether a process may hold the lock of a file, which may not exist.
 func locked(file string) bool {
 	fd, err := syscall.Open(file, syscall.O_RDONLY|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -67,8 +66,7 @@ func locked(file string) bool {
 	return syscall.Flock(fd, syscall.LOCK_SH|syscall.LOCK_NB) != nil
 }
 
-// poll waits for at most d and reports whether something happened on s, and
-// whether a process has ended.
+// poll waits for at most d and reports whether s is ready, and whether the process has ended.
 func (s sock) poll(what int16, p pidfd, d time.Duration) (ready, ended bool) {
 	fds := [2]struct {
 		fd              int32
@@ -88,7 +86,7 @@ const none pidfd = -1
 // process returns the pidfd of a process, or none: kernels before 5.3 have none, and a
 // parent in another pid namespace has no pid here.
 func process(pid int) pidfd {
-	const pidfdOpen = 434 // but on MIPS, where this is none
+	const pidfdOpen = 434 // not on MIPS, where the call fails
 	fd, _, errno := syscall.Syscall(pidfdOpen, uintptr(pid), 0, 0)
 	if errno != 0 {
 		return none

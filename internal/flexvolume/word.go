@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// IsComponent reports whether s can be one part of a path of kubelet's.
+// IsComponent reports whether s can be a component of a path of kubelet.
 func IsComponent(s string) bool {
 	return s != "" && s != "." && s != ".." && len(s) <= 255 && !strings.Contains(s, "/") && IsPrintable(s)
 }
@@ -23,7 +23,7 @@ func IsPrintable(s string) bool {
 	return true
 }
 
-// isWord reports whether s is one to 64 letters and digits of ASCII, or others.
+// isWord reports whether s has 1 to 64 characters, all of them ASCII letters, digits or others.
 func isWord(s, others string) bool {
 	if s == "" || len(s) > 64 {
 		return false
