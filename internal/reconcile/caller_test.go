@@ -16,8 +16,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A call whose caller is gone has no failure of its own, whatever it waited for: it must not
-// replace a refusal that an operator reads.
+// A call whose caller is gone records no failure: it must not replace a refusal that an operator reads.
 func TestCallerGone(t *testing.T) {
 	for name, starting := range map[string]bool{"starting": true, "creating": false} {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +71,7 @@ func (m *eventOnce) Wait(ctx context.Context) error {
 	return m.noMounts.Wait(ctx)
 }
 
-// A mount event is not lost if the table cannot be read at once.
+// A mount event is not lost if the table cannot be read at that moment.
 func TestEventUnread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newCreating(t, &creator{})

@@ -13,8 +13,8 @@ import (
 	"github.com/flexd/flexd/test/host"
 )
 
-// wholeLife is a scenario in which everything that flexd does to a volume is
-// done: created, formatted, mounted, expanded, let go, and activated again.
+// wholeLife is a scenario with every step of flexd: create, format, mount, expand, release, and activate
+// again.
 func wholeLife(e *hosttest.Env, k *hosttest.Kubelet) error {
 	a := pod("a")
 	if !host.GrowsExt4() {
@@ -28,15 +28,15 @@ func wholeLife(e *hosttest.Env, k *hosttest.Kubelet) error {
 		start(k, a), write(e, k, a), stop(k, a))
 }
 
-// TestKilledAtEachStep kills flexd before, within and after the first command of
-// each step that there is in the life of a volume, one after the other.
+// TestKilledAtEachStep kills flexd before, within and after the first command of each step in the life of a
+// volume.
 func TestKilledAtEachStep(t *testing.T) {
 	for i, m := range []hosttest.Moment{hosttest.CrashBefore, hosttest.CrashWithin, hosttest.CrashAfter} {
 		onReal(t, m.String(), func(t *testing.T, e *hosttest.Env) { eachStep(t, e, m, i%2 == 0) })
 	}
 }
 
-// TestEachStepFails is the same with commands that fail, or say so.
+// TestEachStepFails is the same with commands that fail, or that succeed and report a failure.
 func TestEachStepFails(t *testing.T) {
 	for _, m := range []hosttest.Moment{hosttest.FailBefore, hosttest.FailAfter} {
 		onLoops(t, m.String(), func(t *testing.T, e *hosttest.Env) { eachStep(t, e, m, true) })
@@ -56,10 +56,10 @@ func eachStep(t *testing.T, e *hosttest.Env, m hosttest.Moment, attach bool) {
 	}
 }
 
-// TestFaultAtAnyMoment draws moments, other than the first command of a step,
-// and causes one fault in each play. With FLEXD_SOAK it causes every fault in a twentieth of
-// the pairs of a scenario and a kind of moment, and with the next seed in another one: in all there are more
-// than 4,000, and a play takes seconds. Elsewhere TestFaultsOnTheRealMachine does.
+// TestFaultAtAnyMoment draws moments other than the first command of a step, and causes one fault in each
+// run. With FLEXD_SOAK it causes every fault in a twentieth of the pairs of a scenario and a kind of moment,
+// and with the next seed in another twentieth: there are more than 4,000, and a run takes seconds. On real
+// machines see TestFaultsOnTheRealMachine.
 func TestFaultAtAnyMoment(t *testing.T) {
 	moments, list := hosttest.Moments(), scenarios()
 	strike := func(s scenario, m hosttest.Moment, k int) (struck bool) {
@@ -99,11 +99,11 @@ func TestFaultAtAnyMoment(t *testing.T) {
 	}
 }
 
-// soak says that everything is to be tried, not a sample.
+// soak reports whether to run all cases, not a sample.
 var soak = os.Getenv("FLEXD_SOAK") != ""
 
-// drawn returns one of a list, for a test where each play takes seconds. The seed is
-// printed, and repeats the choice.
+// drawn returns one element of a list, for tests with runs of seconds. The seed is printed, and repeats the
+// choice.
 func drawn[T any](t *testing.T, list []T) []T {
 	t.Helper()
 	i := seeded(t).IntN(len(list))
@@ -112,7 +112,7 @@ func drawn[T any](t *testing.T, list []T) []T {
 
 var times = host.Times
 
-// seeded returns a random source of this test's own; FLEXD_SEED=N repeats it.
+// seeded returns a random source for this test; FLEXD_SEED=N repeats it.
 func seeded(t *testing.T) *rand.Rand {
 	t.Helper()
 	name := fnv.New64()

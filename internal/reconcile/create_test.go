@@ -70,7 +70,7 @@ func (noMounts) Wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// A creating node has a provider whose one volume calls want created.
+// A creating node has a provider with one volume that calls create.
 type creating struct {
 	*creator
 	n     *Node
@@ -100,7 +100,7 @@ func newCreating(t *testing.T, p *creator) *creating {
 
 var created = volume.Name{VG: "vg0", LV: "a"}
 
-// call waits for the volume. A caller that is gone gets a done ctx.
+// call waits for the volume. Its ctx is canceled if the caller is gone.
 func (k *creating) call(ctx context.Context, id string) error {
 	c := &call{Request: dsw.Request{Call: volume.Call{ID: id, Verb: volume.Publish, Size: 1 << 30}, Name: created}, asked: Request{Verb: volume.Publish}}
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, ErrDeadline)
@@ -118,7 +118,7 @@ func (k *creating) calls(ids ...string) <-chan error {
 	return all
 }
 
-// status is the volume's, as `flexd status` shows it.
+// status returns the volume as `flexd status` shows it.
 func (k *creating) status(t *testing.T) status.VolumeDetail {
 	t.Helper()
 	d, ok := k.n.VolumeDetail("vg0", "a")
@@ -135,9 +135,8 @@ func steps(d status.VolumeDetail) (all []string) {
 	return all
 }
 
-// Ensure that a volume that an operator creates between a call's observation and
-// flexd's own attempt is used and gets no lease, which would deactivate it, that one
-// that flexd creates gets a lease, and that a missing volume is an error.
+// Ensure that a volume which an operator creates between a call's observation and flexd's attempt is used
+// without a lease, that a volume which flexd creates gets a lease, and that a missing volume is an error.
 func TestVolumeCreatedMeanwhileIsUsed(t *testing.T) {
 	for _, row := range []struct {
 		err    error
@@ -166,8 +165,8 @@ func TestVolumeCreatedMeanwhileIsUsed(t *testing.T) {
 	}
 }
 
-// A creation is a step like any other: it is seen while it runs, it is in the history of
-// its volume, and all calls that wait for it get its outcome.
+// A creation is a step like any other: status shows it while it runs, the history has it, and all waiting
+// calls get its outcome.
 func TestCreationIsAStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan error)
@@ -211,8 +210,7 @@ func TestCreationIsAStep(t *testing.T) {
 	})
 }
 
-// A call that waits for another node is judged by the configuration of the moment: what a reload
-// takes away is not done any more.
+// A call that waits for another node is checked against the reloaded configuration.
 func TestReloadWhileCreationWaits(t *testing.T) {
 	for name, row := range map[string]struct {
 		change func(*config.VolumeGroup)
@@ -261,7 +259,7 @@ func TestReloadWhileCreationWaits(t *testing.T) {
 	}
 }
 
-// A volume in use is renamed, and its record has the new name, after a call has looked for it.
+// A volume is renamed while it is in use, after a call has looked for its old name: the call creates none.
 func TestRenamedBeforeCreation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &creator{create: func() error { return nil }}
@@ -278,7 +276,7 @@ func TestRenamedBeforeCreation(t *testing.T) {
 	})
 }
 
-// A creation goes on when its callers leave, and what it made has a lease.
+// A creation continues when its callers leave, and the new volume has a lease.
 func TestCreationOutlivesItsCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan error)

@@ -11,7 +11,7 @@ import (
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
-// together does n things at once and requires each to succeed.
+// together runs n calls at once and requires each to succeed.
 func together(t *testing.T, n int, do func(i int) error) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -80,8 +80,8 @@ func TestSixtyFourCallersAtOnce(t *testing.T) {
 	})
 }
 
-// Pods come and go on a few volumes, concurrently and in any order, while flexd
-// is killed, commands fail and an operator meddles.
+// Pods come and go on a few volumes, concurrently and in any order, while flexd is killed, commands fail and
+// an operator interferes.
 func TestPodsComeAndGoInAnyOrder(t *testing.T) {
 	rng := seeded(t)
 	for round := range 12 {

@@ -10,7 +10,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// lostForGood are locks that are lost until they are dropped.
+// lostForGood has locks that stay lost until they are dropped.
 type lostForGood struct {
 	Locks
 	drops atomic.Int32
@@ -34,8 +34,8 @@ func losingNode(t *testing.T, remove func(ctx context.Context, n *Node) []volume
 	return n, locks
 }
 
-// The last volume becomes inactive after it was counted: its locks are dropped all the same, and
-// the watchdog does not reset the node.
+// The last volume becomes inactive after it was counted: its locks are still dropped, and the watchdog does
+// not reset the node.
 func TestInactiveWhileCounted(t *testing.T) {
 	for name, at := range map[string]int32{"first": 1, "later": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -67,8 +67,8 @@ func TestInactiveWhileCounted(t *testing.T) {
 	}
 }
 
-// Locks are lost while flexd cannot read the mount table: what nothing has open is deactivated,
-// in the time that sanlock leaves.
+// Locks are lost while flexd cannot read the mount table: devices that are not open are deactivated within
+// sanlock's time limit.
 func TestLostBeforeReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, _ := losingNode(t, func(ctx context.Context, _ *Node) []volume.Used {

@@ -13,7 +13,7 @@ import (
 	"github.com/flexd/flexd/internal/status"
 )
 
-// explained is what flexd says of a pod's mount.
+// explained returns the explanation of a pod's mount.
 func explained(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, p hosttest.Pod) status.ExplainedCall {
 	t.Helper()
 	doc := e.Flex().Explain(context.Background(), []string{flexvolume.Mount + " " + k.Blob(p, true)})
@@ -23,8 +23,8 @@ func explained(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, p hosttest.Po
 	return doc.Calls[0]
 }
 
-// To explain changes nothing and starts nothing, whatever the volume's state is. (Where LVM's
-// metadata, or a loop device, is new, a process reads it, as for status.)
+// Explain changes nothing and starts no process in any state of the volume. (If LVM's metadata, or a loop
+// device, is new, a process reads it, as for status.)
 func TestExplainStartsNothing(t *testing.T) {
 	onSim(t, "states", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)
@@ -53,7 +53,7 @@ func TestExplainStartsNothing(t *testing.T) {
 	})
 }
 
-// Explanations beside the work of lanes see states between, and are answered.
+// Explanations that run beside lanes see intermediate states, and are answered.
 func TestExplainBesideLanes(t *testing.T) {
 	onSim(t, "churn", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)

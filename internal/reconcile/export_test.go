@@ -1,7 +1,6 @@
 package reconcile
 
-// TablesKept says how many lanes keep a mount table alive. It is for a node whose
-// goroutines have ended.
+// TablesKept returns how many lanes keep a mount table. No goroutine of the node may run.
 func (n *Node) TablesKept() (kept int) {
 	for _, l := range n.allLanes() {
 		if l.table != nil {

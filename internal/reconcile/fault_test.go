@@ -11,13 +11,11 @@ import (
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
-// TestEveryFault plays every scenario once for each moment at which something
-// can go wrong in it: flexd is killed before, within and after each command, at
-// each of its looks at the mount table (that is between any two of its steps),
-// and after each answer that kubelet has not received yet; each command fails, or
-// does its work and says that it failed. Each time flexd comes back, kubelet
-// asks again, the scenario ends well, and nothing is left. A play without a fault comes first,
-// and counts the moments.
+// TestEveryFault runs every scenario once for each moment at which a fault is possible: flexd is killed
+// before, within and after each command, at each look at the mount table (that is between any two steps), and
+// after each answer before kubelet receives it; each command fails, or succeeds and reports a failure. After
+// each fault flexd restarts, kubelet retries, and the scenario must succeed and leave nothing. A first run
+// without a fault counts the moments.
 func TestEveryFault(t *testing.T) {
 	var points atomic.Int64
 	t.Cleanup(func() { t.Logf("%d faults, one at a time", points.Load()) })
@@ -40,11 +38,11 @@ func TestEveryFault(t *testing.T) {
 	}
 }
 
-// spare is how many more occasions than a play without a fault another one may have, in which
-// the goroutines run in another order.
+// spare is how many more moments than a run without a fault another run may have, with goroutines in another
+// order.
 const spare = 2
 
-// strike plays a scenario with one fault, and returns the node afterwards.
+// strike runs a scenario with one fault, and returns the node.
 func strike(t *testing.T, e *hosttest.Env, s scenario, m hosttest.Moment, k int) *hosttest.Env {
 	defer e.Close()
 	if s.prepare != nil {
@@ -61,8 +59,8 @@ func strikeSim(t *testing.T, s scenario, m hosttest.Moment, k int) (e *hosttest.
 	return e
 }
 
-// TestFaultsOnTheRealMachine is the same with the kernel as the judge, for one
-// scenario in each mode; FLEXD_SOAK has all of them.
+// TestFaultsOnTheRealMachine is the same with the real kernel, for one scenario in each mode; FLEXD_SOAK runs
+// all of them.
 func TestFaultsOnTheRealMachine(t *testing.T) {
 	if why := hosttest.NoReal(); why != "" {
 		t.Skip(why)

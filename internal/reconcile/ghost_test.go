@@ -12,7 +12,7 @@ import (
 	"github.com/flexd/flexd/internal/status"
 )
 
-// rows returns the listed volumes of that name.
+// rows returns the listed volumes with a name.
 func rows(e *hosttest.Env, lv string) (found []status.Volume) {
 	for _, v := range e.Node().List().Volumes {
 		if v.LV == lv {
@@ -22,8 +22,8 @@ func rows(e *hosttest.Env, lv string) (found []status.Volume) {
 	return found
 }
 
-// A deleted volume has no row once flexd has noticed, whether its name is free, a call for it
-// fails, or it is that of a new volume.
+// A deleted volume is not listed once flexd has noticed, also if a call for it fails or a new volume has its
+// name.
 func TestDeletedVolumeIsNotListed(t *testing.T) {
 	for name, again := range map[string]func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, a hosttest.Pod){
 		"refused": func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, a hosttest.Pod) {
@@ -76,8 +76,8 @@ func TestDeletedVolumeIsNotListed(t *testing.T) {
 	}
 }
 
-// A volume whose pod is deleted after a failure has no row five minutes later, although
-// kubelet makes no call for that.
+// A volume whose pod is deleted after a failure is not listed five minutes later, although kubelet makes no
+// call for it.
 func TestFailedIsForgotten(t *testing.T) {
 	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
@@ -98,8 +98,7 @@ func TestFailedIsForgotten(t *testing.T) {
 	})
 }
 
-// The error of a volume that other pods use is shown for an hour after the last call that got
-// it: its pod is deleted.
+// The error of a deleted pod's call is shown for an hour, while other pods use the volume.
 func TestErrorIsForgotten(t *testing.T) {
 	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
 		k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
@@ -120,9 +119,9 @@ func TestErrorIsForgotten(t *testing.T) {
 	})
 }
 
-// A volume whose notes name a group that is not configured, as after a rename of the group by
-// hand: pods get it under its new name, also while it is mounted. It has no row once its
-// lease has ended and nothing of it is active.
+// The notes of a volume have a group name that is not configured, as after a rename of the group by hand.
+// Pods get the volume under the new name, also while it is mounted. It is not listed after its lease, when it
+// is inactive.
 func TestNotesOfFormerGroup(t *testing.T) {
 	former := func(t *testing.T, e *hosttest.Env, pattern string) {
 		e.Patient = true
@@ -172,7 +171,7 @@ func TestNotesOfFormerGroup(t *testing.T) {
 	})
 }
 
-// A volume that a restarted flexd has not observed yet is no volume that it could not observe.
+// A restarted flexd does not report a volume that it has not observed yet as one that it could not observe.
 func TestNotObservedYet(t *testing.T) {
 	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
 		e.Patient = true

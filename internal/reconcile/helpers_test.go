@@ -17,13 +17,13 @@ func info(size int64) loopdev.FileInfo {
 	return loopdev.FileInfo{UUID: "aaaaaaaa-0000-4000-8000-000000000001", Size: size}
 }
 
-// smear writes bytes without a known signature over the head of a volume.
+// smear writes bytes without a known signature over the start of a volume.
 func smear(t *testing.T, e *hosttest.Env) {
 	t.Helper()
 	works(t, e.Storage.Shell("data", "tr '\\0' '\\245' </dev/zero | dd of=$L bs=4096 seek=1 count=16 iflag=fullblock conv=notrunc,fsync 2>&1"))
 }
 
-// loseNotes takes the run directory's notes away while flexd is down.
+// loseNotes removes the notes of the run directory while flexd is down.
 func loseNotes(t *testing.T, e *hosttest.Env) {
 	t.Helper()
 	if err := os.RemoveAll(e.Notes()); err != nil {
@@ -31,7 +31,7 @@ func loseNotes(t *testing.T, e *hosttest.Env) {
 	}
 }
 
-// loseIdentities removes what flexd keeps of its loop devices for the next one.
+// loseIdentities removes the saved identities of loop devices.
 func loseIdentities(t *testing.T, e *hosttest.Env) {
 	t.Helper()
 	if err := os.RemoveAll(filepath.Join(e.Config.RunDir, "dev", ".identity")); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
-// A volume that a mount over kubelet's root hides has its note: mounts elsewhere cause no look at it.
+// A volume that is hidden by a mount over kubelet's root has its note: mounts elsewhere cause no look at it.
 func TestHiddenVolumeAtRest(t *testing.T) {
 	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
 		e.Sim.Lenient = true

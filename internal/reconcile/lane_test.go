@@ -14,8 +14,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A lease that ends after a turn has planned, and before the lane is at rest, wakes the
-// lane: otherwise the volume stays active forever.
+// A lease that ends after a lane has planned, and before it is at rest, wakes the lane: otherwise the volume
+// stays active.
 func TestLeaseEndDuringTurnWakesLane(t *testing.T) {
 	store, err := dsw.Open(t.TempDir(), "boot")
 	if err != nil {
@@ -47,8 +47,8 @@ func TestLeaseEndDuringTurnWakesLane(t *testing.T) {
 	}
 }
 
-// With `zero: all` no filesystem is extended while it is unknown whether the space behind it
-// is to be zeroed.
+// With `zero: all` a filesystem is not extended while flexd does not know whether the added space must be
+// zeroed.
 func TestNoGrowthOfUnknown(t *testing.T) {
 	for _, p := range []volume.Presence{volume.Presence(0), volume.Absent} {
 		c := &config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg", Provider: "lvm", ZeroAll: true}}}

@@ -90,7 +90,7 @@ func onLosing(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env
 	})
 }
 
-// lose is `flexd lockspace-lost`.
+// lose runs `flexd lockspace-lost`.
 func lose(e *hosttest.Env) error {
 	a := e.Flex().Serve(context.Background(), flexvolume.Request{V: flexvolume.Version, ID: "lost1", Verb: flexvolume.LockspaceLost, Args: []string{hosttest.VG}, Started: int64(e.M.Boot())}, 0)
 	if a.Status != flexvolume.StatusSuccess {
@@ -99,8 +99,8 @@ func lose(e *hosttest.Env) error {
 	return nil
 }
 
-// With lost locks a volume that no pod uses is unmounted and deactivated; its claims are
-// gone, so kubelet's own unmounts succeed later. Nothing is set up until the locks are dropped.
+// With lost locks an unused volume is unmounted and deactivated, and its claims are removed, so kubelet's
+// unmounts succeed. Nothing is set up until the locks are dropped.
 func TestLostLocksOfUnusedVolume(t *testing.T) {
 	onLosing(t, "unused", func(t *testing.T, e *hosttest.Env, locks *lostLocks) {
 		k, a := hosttest.NewKubelet(e, true), pod("a")
@@ -127,7 +127,7 @@ func TestLostLocksOfUnusedVolume(t *testing.T) {
 	})
 }
 
-// A group that is not shared has no locks to lose: the command was a mistake.
+// `flexd lockspace-lost` fails for a group that is not shared.
 func TestLostLocksOfLocalGroup(t *testing.T) {
 	onLosing(t, "local", func(t *testing.T, e *hosttest.Env, locks *lostLocks) {
 		e.Node().Config.VG(hosttest.VG).Shared = false
@@ -141,7 +141,7 @@ func TestLostLocksOfLocalGroup(t *testing.T) {
 	})
 }
 
-// A pod that runs keeps its volume, and is named. When it ends, flexd drops the locks.
+// A running pod keeps its volume, and the answer names it. When it ends, flexd drops the locks.
 func TestLostLocksOfPod(t *testing.T) {
 	onLosing(t, "in use", func(t *testing.T, e *hosttest.Env, locks *lostLocks) {
 		k, a := hosttest.NewKubelet(e, true), pod("a")
@@ -163,7 +163,7 @@ func TestLostLocksOfPod(t *testing.T) {
 	})
 }
 
-// A volume that is open for another reason than a pod is named, too.
+// The answer also names a volume that is open without a pod.
 func TestLostLocksOfOpenVolume(t *testing.T) {
 	onLosing(t, "open", func(t *testing.T, e *hosttest.Env, locks *lostLocks) {
 		works(t, e.Storage.Make("data", 64<<20))
@@ -179,8 +179,7 @@ func TestLostLocksOfOpenVolume(t *testing.T) {
 	})
 }
 
-// An unmount that hangs, as it does on a disk that does not answer, delays the answer for
-// seconds only.
+// An unmount that hangs, as on a disk that does not answer, delays the answer only for seconds.
 func TestLostLocksWhileUnmountHangs(t *testing.T) {
 	onLosing(t, "hangs", func(t *testing.T, e *hosttest.Env, locks *lostLocks) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
@@ -198,7 +197,7 @@ func TestLostLocksWhileUnmountHangs(t *testing.T) {
 	})
 }
 
-// Called by hand while nothing is lost, the command takes no mount from a pod that starts.
+// `flexd lockspace-lost` without a loss does not unmount the volume of a starting pod.
 func TestLostLocksByMistake(t *testing.T) {
 	onLosing(t, "healthy", func(t *testing.T, e *hosttest.Env, locks *lostLocks) {
 		k, a := hosttest.NewKubelet(e, true), pod("a")
@@ -228,7 +227,7 @@ func TestLostLocksRefuseAtOnce(t *testing.T) {
 	})
 }
 
-// A mount is not committed after the locks were lost, and the claim of its call goes.
+// A mount is not committed after the loss of the locks, and the claim of its call is removed.
 func TestLostLocksBeforeMount(t *testing.T) {
 	for _, step := range []string{"activate", "probe", "mkfs", "mount"} {
 		onLosing(t, step, func(t *testing.T, e *hosttest.Env, locks *lostLocks) {

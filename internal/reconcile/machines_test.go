@@ -9,13 +9,13 @@ import (
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
-// The machines of this build: the simulated one, and this one with loop devices.
-// In a virtual machine there are others, see machines_vm_test.go.
+// The machines of this build: the simulated one, and this one with loop devices. For virtual machines see
+// machines_vm_test.go.
 
-// ownSteps are those that only these volumes take.
+// ownSteps are the steps that only these volumes take.
 var ownSteps []string
 
-// some returns those of a list that are played: all.
+// some returns the elements of a list to run: all.
 func some[T any](_ *testing.T, list []T) []T { return list }
 
 // onSim runs a test on a simulated node. Time costs nothing there, and a
@@ -33,8 +33,8 @@ func onSim(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env)) 
 	})
 }
 
-// onReal runs a test on this machine: real block devices, filesystems and mounts. Each waits for
-// its lease most of the time, so the others of one test function run beside it.
+// onReal runs a test on this machine, with real block devices, filesystems and mounts. Tests run in parallel,
+// since each mostly waits for its lease.
 func onReal(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env)) {
 	t.Helper()
 	t.Run(name+"/real", func(t *testing.T) {
@@ -48,10 +48,10 @@ func onReal(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env))
 	})
 }
 
-// onLVM runs a test that is about LVM: none here.
+// onLVM runs a test of LVM: none here.
 func onLVM(*testing.T, string, func(t *testing.T, e *hosttest.Env)) {}
 
-// onLoops runs a test that is about files and their loop devices on this machine.
+// onLoops runs a test of files and their loop devices on this machine.
 func onLoops(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env)) {
 	t.Helper()
 	onReal(t, name, test)
@@ -64,7 +64,7 @@ func onBoth(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env))
 	onReal(t, name, test)
 }
 
-// onFiles runs a test that is about volumes in files, simulated and real ones.
+// onFiles runs a test of volumes in files, simulated and real ones.
 func onFiles(t *testing.T, name string, test func(t *testing.T, e *hosttest.Env)) {
 	t.Helper()
 	onBoth(t, name, test)

@@ -9,14 +9,13 @@ import (
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
-// The machine of this build is a virtual one with real LVM. The same tests are
-// played on it, but for those of the simulation, whose node needs no machine, and
-// those that are about volumes in files.
+// The machine of this build is virtual, with real LVM. It runs the same tests, except those of the simulation
+// and those of volumes in files.
 
-// ownSteps are those that only these volumes take.
+// ownSteps are the steps that only these volumes take.
 var ownSteps = []string{"lvm report", "zero"}
 
-// some returns those of a list that are played: each play costs seconds.
+// some returns the elements of a list to run, since each run takes seconds.
 func some[T any](t *testing.T, list []T) []T {
 	t.Helper()
 	if soak {
@@ -31,8 +30,8 @@ func onSim(*testing.T, string, test)   {}
 func onLoops(*testing.T, string, test) {}
 func onFiles(*testing.T, string, test) {}
 
-// onReal plays half of the tests, drawn by the seed, where none is asked for by name:
-// the host plays each of them on loop devices.
+// onReal runs half of the tests, drawn by the seed, unless a test is named: the host runs all of them on loop
+// devices.
 func onReal(t *testing.T, name string, test test) {
 	t.Helper()
 	if soak || flag.Lookup("test.run").Value.String() != "" || seeded(t).IntN(2) == 0 {
@@ -49,8 +48,7 @@ func onLVM(t *testing.T, name string, test test) {
 	})
 }
 
-// onBoth plays a third of the sequences: every one is played on a simulated node and
-// on loop devices, too.
+// onBoth runs a third of the sequences: each also runs on a simulated node and on loop devices.
 func onBoth(t *testing.T, name string, test test) {
 	t.Helper()
 	if soak || seeded(t).IntN(3) == 0 {

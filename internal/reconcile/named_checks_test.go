@@ -18,8 +18,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// At most maxChecks mkfs run at once; the others are shown as waiting, a volume without an
-// mkfs does not wait, nor does one that no call waits for keep a turn.
+// At most maxChecks mkfs run at once, and status shows that the others wait. A volume without an mkfs does
+// not wait, and a volume without a waiting call keeps no turn.
 func TestChecksAtOnce(t *testing.T) {
 	onSim(t, "mkfs", func(t *testing.T, e *hosttest.Env) {
 		e.Config.MaxChecks = 2
@@ -79,7 +79,7 @@ func TestChecksAtOnce(t *testing.T) {
 	})
 }
 
-// failing is a provider whose devices become unusable while on is set, as in a thin pool whose metadata is full.
+// failing is a provider whose devices become unusable while on is set, as in a thin pool with full metadata.
 type failing struct {
 	reconcile.Provider
 	audit.Surveyor
@@ -94,7 +94,8 @@ func (f *failing) Device(ctx context.Context, lv volume.LV) (volume.Device, erro
 	return d, err
 }
 
-// A check or a mount that fails because the device does by then gives that reason, not a repair of the filesystem.
+// If a check or a mount fails because the device has failed, the refusal names the device, not a repair of
+// the filesystem.
 func TestFaultOfDevice(t *testing.T) {
 	damaged := &mount.Refusal{What: "e2fsck found errors", Hint: "e2fsck -f DEV", Why: volume.Damaged}
 	for _, row := range []struct {

@@ -10,8 +10,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// An unmount fails as busy and a new pod asks for the volume: when the holder has gone,
-// the new pod keeps its mount.
+// An unmount fails as busy and a new pod asks for the volume: after the holder ends, the new pod keeps its
+// mount.
 func TestBusyUnmountThenNewPod(t *testing.T) {
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a := pod("a")
@@ -55,7 +55,7 @@ func TestBusyUnmountNamesHolder(t *testing.T) {
 	})
 }
 
-// A held claim whose mount an operator removed does not keep the LV active forever.
+// A claim whose mount an operator removed does not keep the volume active forever.
 func TestHeldClaimMountGone(t *testing.T) {
 	onBoth(t, "umount", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)
@@ -173,7 +173,7 @@ func TestFailedMountPodDeleted(t *testing.T) {
 	})
 }
 
-// The second of two kubelet volume names for one LV is refused.
+// The second of two names that kubelet uses for one volume is refused.
 func TestTwoKubeletNamesRefused(t *testing.T) {
 	onBoth(t, "attach:true", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, true)
@@ -296,8 +296,8 @@ func TestDetachIsAHint(t *testing.T) {
 	})
 }
 
-// When a global mount was removed by an operator, kubelet removes the directory and
-// calls detach. The lane must run then, also if the lease has ended.
+// After an operator removed a global mount, kubelet removes the directory and calls detach. The lane must run
+// then, even if the lease has ended.
 func TestDetachAfterGlobalMountGone(t *testing.T) {
 	onSim(t, "its lease has ended", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, true), pod("a")
@@ -316,8 +316,8 @@ func TestDetachAfterGlobalMountGone(t *testing.T) {
 	})
 }
 
-// What was mounted below a root that is not configured any more is unmounted all the
-// same, and nothing new is mounted there.
+// Mounts below a root that was removed from the configuration are unmounted, and nothing new is mounted
+// there.
 func TestKubeletRootsChangeUnderAMount(t *testing.T) {
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a, b := pod("a"), pod("b")

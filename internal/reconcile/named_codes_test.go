@@ -9,8 +9,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that a refusal has the code of its cause. That each failure has one is a check of
-// hosttest's kubelet.
+// Ensure that a refusal has the code of its cause. (hosttest's kubelet checks that each failure has a code.)
 func TestCodes(t *testing.T) {
 	mount := func(k *hosttest.Kubelet, p hosttest.Pod) (flexvolume.Answer, error) {
 		if err := k.E.M.Mkdir(k.Dir(p)); err != nil {

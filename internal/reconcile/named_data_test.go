@@ -14,7 +14,7 @@ import (
 
 // Sequences in which a volume's data was, or seemed to be, lost.
 
-// shell is an owner at a prompt.
+// shell runs an owner's commands.
 func shell(t *testing.T, script string) {
 	t.Helper()
 	if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
@@ -30,7 +30,7 @@ func holds(t *testing.T, dir, file, text string) {
 	}
 }
 
-// A filesystem found under a formatting record is never formatted again.
+// A filesystem that is found while a formatting record exists is never formatted again.
 func TestFormattingRecordKeepsFS(t *testing.T) {
 	// The owner looks at the volume without flexd.
 	byHand := func(t *testing.T, e *hosttest.Env, do string) {
@@ -66,8 +66,8 @@ func TestFormattingRecordKeepsFS(t *testing.T) {
 	})
 }
 
-// While the directory of a volume group is not mounted, no empty volume is created under a
-// name that had data.
+// While the directory of a volume group is not mounted, no empty volume is created under a name with a format
+// record.
 func TestGroupNotMounted(t *testing.T) {
 	onLoops(t, "mount point without its disk", func(t *testing.T, e *hosttest.Env) {
 		k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
@@ -96,8 +96,7 @@ func TestGroupNotMounted(t *testing.T) {
 	})
 }
 
-// A volume that was renamed and is missing then is not replaced by an empty one of
-// its new name; its old name is free.
+// If a renamed volume is missing, it is not replaced by an empty one with its new name; its old name is free.
 func TestRenamedAndMissing(t *testing.T) {
 	for name, follow := range map[string]func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, b hosttest.Pod){
 		"used by its new name": func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, b hosttest.Pod) {
@@ -136,8 +135,8 @@ func TestRenamedAndMissing(t *testing.T) {
 	}
 }
 
-// A pod uses a copy of a volume's file, with its attributes, and the file is missing afterwards: it
-// is not replaced by an empty one.
+// A pod uses a copy of a volume's file with its attributes. When the file is missing, it is not replaced by
+// an empty one.
 func TestCopiedAndMissing(t *testing.T) {
 	onLoops(t, "used", func(t *testing.T, e *hosttest.Env) {
 		e.Patient = true
@@ -165,8 +164,7 @@ func TestCopiedAndMissing(t *testing.T) {
 	})
 }
 
-// A pod has a volume that was renamed, and another one asks for it by its new name: the old name
-// still gets no new volume.
+// While a renamed volume is in use and another pod asks for the new name, no new volume gets the old name.
 func TestRenamedInUse(t *testing.T) {
 	onLoops(t, "both names", func(t *testing.T, e *hosttest.Env) {
 		k, a, b, c := hosttest.NewKubelet(e, false), pod("a"), pod("b"), pod("c")
@@ -184,7 +182,7 @@ func TestRenamedInUse(t *testing.T) {
 	})
 }
 
-// A btrfs whose default subvolume was changed is mounted once, and unmounted.
+// A btrfs is mounted once, and unmounted, after its default subvolume was changed.
 func TestBtrfsDefaultSubvolume(t *testing.T) {
 	onReal(t, "set-default", func(t *testing.T, e *hosttest.Env) {
 		if _, err := exec.LookPath("btrfs"); err != nil && os.Getenv("CI") != "true" {
@@ -211,10 +209,8 @@ func TestBtrfsDefaultSubvolume(t *testing.T) {
 	})
 }
 
-// After a restart flexd recognizes a btrfs that is mounted under another name of its
-// device, and unmounts it.
-// A scan for a btrfs, as udev's rules make it, gives the kernel another name of its
-// device, and the mount table shows that name.
+// After a scan, as udev's rules make it, the mount table shows another device name of a btrfs. A restarted
+// flexd recognizes the mount and unmounts it.
 func TestBtrfsOtherDeviceName(t *testing.T) {
 	onLVM(t, "scan", func(t *testing.T, e *hosttest.Env) {
 		e.Patient = true
@@ -239,8 +235,7 @@ func TestBtrfsOtherDeviceName(t *testing.T) {
 // pod2 is another pod on the same volume.
 func pod2(p hosttest.Pod) hosttest.Pod { p.UID += "2"; return p }
 
-// A volume that reads as blank although a filesystem was seen is formatted only after its
-// record is removed.
+// A volume with a format record that reads as blank is formatted only after the record is removed.
 func TestBlankAfterSeen(t *testing.T) {
 	onBoth(t, "while flexd runs", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
@@ -265,7 +260,7 @@ func TestBlankAfterSeen(t *testing.T) {
 	})
 }
 
-// The next call uses the result of an mkfs that ended while no call was waiting.
+// The next call uses the result of an mkfs that ended while no call waited.
 func TestMkfsEndsWithoutCaller(t *testing.T) {
 	modes(t, onSim, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		_, release := e.Sim.Hang("format-half", false, false)
@@ -281,8 +276,8 @@ func TestMkfsEndsWithoutCaller(t *testing.T) {
 	})
 }
 
-// waitforattach creates no volume in a group that allows only some namespaces.
-// Kubelet passes the pod at mount only.
+// waitforattach creates no volume in a group that allows only some namespaces: kubelet passes the pod only to
+// mount.
 func TestNoCreateWithNamespaces(t *testing.T) {
 	onSim(t, "another's", func(t *testing.T, e *hosttest.Env) {
 		e.Config.VolumeGroups[0].Namespaces = []string{"prod"}
@@ -373,7 +368,7 @@ type problem string
 
 func (p problem) Error() string { return string(p) }
 
-// A volume whose device something else uses is given to no pod until that use ends.
+// A volume whose device has another user is not given to a pod until that use ends.
 func TestUsedDevice(t *testing.T) {
 	for name, use := range map[string]func(e *hosttest.Env, dir string) (end func()){
 		"open":   func(e *hosttest.Env, _ string) func() { return e.Sim.HoldDevice(e.File("data")) },
@@ -395,8 +390,8 @@ func TestUsedDevice(t *testing.T) {
 	}
 }
 
-// A volume that was made smaller than its filesystem is given to no further pod,
-// mounted or not, and no fsck runs on it.
+// A volume that is smaller than its filesystem is given to no further pod, mounted or not, and no fsck runs
+// on it.
 func TestShrunkVolume(t *testing.T) {
 	onSim(t, "lvreduce", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)
@@ -414,9 +409,8 @@ func TestShrunkVolume(t *testing.T) {
 	})
 }
 
-// A size that is too small for the filesystem makes no volume. One that was too
-// small all the same, and a wrong fsType or mkfs option, may be corrected while
-// nothing was published; what was published is never extended that way.
+// A size below the filesystem's minimum creates no volume. If a volume is too small, or fsType or mkfs
+// options are wrong, they may be corrected until the volume was published; then it is not extended this way.
 func TestCorrected(t *testing.T) {
 	onFiles(t, "size and fsType", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")

@@ -16,10 +16,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Sequences that once broke designs like this one. Each test is named after its
-// sentence in the issue.
+// Sequences that broke similar designs.
 
-// fails requires an error whose text says why.
+// fails requires an error whose text contains why.
 func fails(t *testing.T, err error, why string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), why) {
@@ -34,7 +33,7 @@ func works(t *testing.T, err error) {
 	}
 }
 
-// mountsAre requires the volumes' mounts to be just these.
+// mountsAre requires the volumes' mounts to be exactly these.
 func mountsAre(t *testing.T, e *hosttest.Env, dirs ...string) {
 	t.Helper()
 	got := e.Mounts()
@@ -57,7 +56,7 @@ func contains(list []string, s string) bool {
 	return false
 }
 
-// behind does something while the test goes on, and gives its error.
+// behind runs do in the background; join returns its error.
 func behind(do func() error) (join func() error) {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
@@ -154,8 +153,8 @@ func TestDeadlineDuringMkfs(t *testing.T) {
 	})
 }
 
-// An mkfs that a crash has cut is repeated, on a volume that flexd created, while
-// what it left is alone on it and its record is new.
+// An mkfs that was interrupted by a crash is repeated on a volume that flexd created, if its remains are the
+// only data and its record is new.
 func TestMkfsCut(t *testing.T) {
 	// cut kills flexd, and the child in the middle of mkfs.
 	cut := func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
@@ -233,8 +232,8 @@ func TestMkfsCut(t *testing.T) {
 	})
 }
 
-// An mkfs that never started, or failed by itself, leaves no record: what the
-// owner writes to the volume afterwards stays.
+// An mkfs that never started, or that failed by itself, leaves no record: data that the owner writes
+// afterwards stays.
 func TestMkfsFailed(t *testing.T) {
 	ends := func(t *testing.T, e *hosttest.Env, words string, mkfs int) {
 		t.Helper()
@@ -374,10 +373,8 @@ func TestSeenRecordFails(t *testing.T) {
 	})
 }
 
-// A mount that appears for one call also answers a call that is still looking up the
-// volume.
-// A call whose mount lands while it waits fails only because the kernel does not
-// answer, and says so, although flexd has not come to it yet.
+// A mount that appears for one call also answers a call that is still looking up the volume. A call whose
+// mount completes while it waits fails only if the kernel does not answer, and reports that.
 func TestMountAnswersLaterCall(t *testing.T) {
 	for name, hung := range map[string]time.Duration{"the kernel answers": 5 * time.Second, "the kernel does not answer": time.Minute} {
 		onSim(t, name, func(t *testing.T, e *hosttest.Env) {
@@ -441,8 +438,7 @@ func TestMountAnswersLaterCall(t *testing.T) {
 	}
 }
 
-// A call that arrives after its mount was committed is answered by the outcome of that
-// mount.
+// A call that arrives after its mount was committed gets the outcome of that mount.
 func TestCallAfterCommit(t *testing.T) {
 	onSim(t, "its child hangs after it", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")

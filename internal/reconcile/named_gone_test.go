@@ -7,11 +7,9 @@ import (
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
-// A call whose caller has gone causes no step, at any point. The simulation found
-// these cases.
+// A call whose caller has gone causes no step, at any point. The simulation found these cases.
 
-// A mount that an operator removed as soon as it appeared is not made again for a dead
-// caller.
+// A mount that an operator removed as soon as it appeared is not made again for a dead caller.
 func TestMountGoneCallerDead(t *testing.T) {
 	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)

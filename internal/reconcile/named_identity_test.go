@@ -17,12 +17,12 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Sequences in which it was not, or not rightly, known which volume something is.
+// Sequences in which the identity of a volume was unknown or wrong.
 
 // another is a uuid for a copy.
 const another = "bbbbbbbb-0000-4000-8000-000000000002"
 
-// clone is cp --preserve=all of a volume's file.
+// clone copies a volume's file with cp --preserve=all.
 func clone(t *testing.T, e *hosttest.Env, from, to string) {
 	t.Helper()
 	if e.Sim != nil {
@@ -139,7 +139,7 @@ func TestCopyOfVolumeFile(t *testing.T) {
 	})
 }
 
-// A device that is unknown when its lease ends is deactivated once it is known.
+// A device whose identity is unknown when its lease ends is deactivated once it is known.
 func TestUnknownDeviceAtLeaseEnd(t *testing.T) {
 	attached := func(t *testing.T, e *hosttest.Env) {
 		e.Patient = true
@@ -178,8 +178,7 @@ func TestUnknownDeviceAtLeaseEnd(t *testing.T) {
 	})
 }
 
-// An unmount while the mounted volume is unknown fails with that reason, and loses
-// nothing.
+// An unmount fails, and loses nothing, while the mounted volume is unknown.
 func TestUnmountUnknownMount(t *testing.T) {
 	asks := func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, a hosttest.Pod) {
 		t.Helper()

@@ -10,7 +10,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// modes runs a test in both of kubelet's ways.
+// modes runs a test in both attach modes.
 func modes(t *testing.T, run func(*testing.T, string, func(*testing.T, *hosttest.Env)), test func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet)) {
 	t.Helper()
 	for _, attach := range some(t, []bool{true, false}) {
@@ -64,7 +64,7 @@ func TestKilledAfterMount(t *testing.T) {
 	}
 }
 
-// flexd is killed after waitforattach: the LV is deactivated in the end.
+// A volume is deactivated if flexd is killed after waitforattach.
 func TestKilledAfterWaitForAttach(t *testing.T) {
 	for _, m := range some(t, []hosttest.Moment{hosttest.CrashAnswer, hosttest.CrashAfter, hosttest.CrashWithin}) {
 		onBoth(t, m.String(), func(t *testing.T, e *hosttest.Env) {
@@ -147,9 +147,9 @@ func TestNothingMountedAfterReboot(t *testing.T) {
 	})
 }
 
-// A repeated unmount waits for a hung one, and a new flexd finds the hung one by its lock.
-// The hung umount: the mount left the table at once, the process still sits in
-// the kernel with the device open and data unwritten.
+// A repeated unmount waits for a hung one, and a restarted flexd finds the hung one by its lock. The hung
+// umount has removed the mount from the table, but its process still has the device open, with unwritten
+// data.
 func TestRepeatedUnmountHung(t *testing.T) {
 	onSim(t, "the same flexd", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)
@@ -218,7 +218,7 @@ func TestStopDoesNotWaitForMount(t *testing.T) {
 	})
 }
 
-// flexd is killed between the creation of a volume and the look at it: it is used.
+// flexd is killed between the creation of a volume and the look at it: the volume is used.
 func TestKilledAfterCreation(t *testing.T) {
 	for _, m := range []hosttest.Moment{hosttest.CrashAfter, hosttest.CrashWithin, hosttest.FailAfter} {
 		modes(t, func(t *testing.T, mode string, test func(*testing.T, *hosttest.Env)) {

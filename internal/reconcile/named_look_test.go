@@ -16,10 +16,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Sequences in which the world changed between a look and what was made of it.
+// Sequences in which the state changed between an observation and its use.
 
-// startLooking starts flexd anew, whose first look at its volume does not end
-// before it is released.
+// startLooking starts flexd anew; its first look at its volume ends when release is called.
 func startLooking(e *hosttest.Env) (release func()) {
 	e.Patient = true
 	e.Crash()
@@ -29,8 +28,8 @@ func startLooking(e *hosttest.Env) (release func()) {
 	return release
 }
 
-// A mount that has appeared is Success even if the mount table cannot be read afterwards.
-// Kubelet forgets a mount that has failed, and would never unmount it.
+// A mount that has appeared is Success even if the mount table cannot be read afterwards: kubelet forgets a
+// failed mount, and would never unmount it.
 func TestMountSuccessTableUnreadable(t *testing.T) {
 	blind := func(e *hosttest.Env) { e.Sim.Mounted = func(string, string) { e.Sim.TearTable() } }
 	onSim(t, "the next look fails", func(t *testing.T, e *hosttest.Env) {
@@ -52,7 +51,7 @@ func TestMountSuccessTableUnreadable(t *testing.T) {
 	})
 }
 
-// A lease for a caller that has ended would make flexd deactivate an operator's device.
+// A caller that has ended gets no lease, with which flexd would deactivate an operator's device.
 func TestCallEndsDuringLookNoLease(t *testing.T) {
 	onSim(t, "of a volume that an operator has activated", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, true)
@@ -77,10 +76,8 @@ func TestCallEndsDuringLookNoLease(t *testing.T) {
 	})
 }
 
-// A volume that was active before kubelet asked is deactivated when its lease ends.
-// An activation by hand cannot be distinguished from one at boot, or from flexd's own
-// whose note is lost: a volume that kubelet asks for becomes flexd's, however it was
-// activated. After its release, an activation is the operator's again.
+// A volume that was active before kubelet asked is deactivated when its lease ends: its activation cannot be
+// distinguished from one by flexd without a note. After that, an activation is the operator's again.
 func TestActiveBeforeFirstCall(t *testing.T) {
 	attached := func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, true)
@@ -190,8 +187,7 @@ func TestMountGoneDuringFirstLook(t *testing.T) {
 	})
 }
 
-// A foreign mount that appears on ours between the observation and the umount is not
-// unmounted.
+// A foreign mount that appears over flexd's mount between the observation and the umount is not unmounted.
 func TestForeignMountBeforeUnmount(t *testing.T) {
 	onSim(t, "tmpfs", func(t *testing.T, e *hosttest.Env) {
 		e.Sim.Lenient = true
@@ -233,7 +229,7 @@ func TestUnmountedByOther(t *testing.T) {
 	})
 }
 
-// Of two volumes that have a claim to one directory the mounted one is unmounted first.
+// If two volumes have claims to one directory, the mounted one is unmounted first.
 func TestTwoClaimsOneDirectory(t *testing.T) {
 	onSim(t, "the others' mounts were taken by an operator", func(t *testing.T, e *hosttest.Env) {
 		k, p := hosttest.NewKubelet(e, false), pod("a")
@@ -257,8 +253,8 @@ func TestTwoClaimsOneDirectory(t *testing.T) {
 	})
 }
 
-// A mount without a note is adopted also where another volume has a claim, whose mount an
-// operator took away.
+// A mount without a note is adopted even if another volume, whose mount an operator removed, has a claim to
+// the directory.
 func TestClaimOfOtherAtUnnotedMount(t *testing.T) {
 	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
 		k, p := hosttest.NewKubelet(e, false), pod("a")
@@ -288,8 +284,7 @@ func TestClaimOfOtherAtUnnotedMount(t *testing.T) {
 	})
 }
 
-// In a group with `deactivate: never` the note of a claim whose mount is missing does not
-// stay forever.
+// In a group with `deactivate: never` the note of a claim with a missing mount is removed.
 func TestMissingMountNeverDeactivate(t *testing.T) {
 	onSim(t, "an hour", func(t *testing.T, e *hosttest.Env) {
 		e.Config.VolumeGroups[0].NeverDeactivate = true
@@ -311,8 +306,8 @@ func TestMissingMountNeverDeactivate(t *testing.T) {
 	})
 }
 
-// A lane at rest must not keep the mount table of its last observation: memory would grow
-// with the number of volumes times that of mounts.
+// A lane at rest does not keep the mount table of its last observation: memory would grow with the product of
+// volumes and mounts.
 func TestLaneAtRestKeepsNoMountTable(t *testing.T) {
 	onSim(t, "after a mount", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, true)
@@ -326,8 +321,7 @@ func TestLaneAtRestKeepsNoMountTable(t *testing.T) {
 	})
 }
 
-// A foreign mount that appears after the observation that a mount was planned with is
-// seen before that mount appears.
+// A foreign mount that appears after the observation for a mount is detected before that mount appears.
 func TestForeignMountBeforeCommit(t *testing.T) {
 	onSim(t, "by an administrator", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
@@ -347,7 +341,7 @@ func TestForeignMountBeforeCommit(t *testing.T) {
 	})
 }
 
-// The events of an activation that a lane makes itself cost no further look.
+// The events of a lane's own activation cause no further look.
 func TestEventsOfOwnStep(t *testing.T) {
 	var steps [2]string
 	for i, what := range []string{"none come", "they come during its step"} {

@@ -13,9 +13,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Every way in which a note can be damaged while flexd is down. The mount table
-// shows the content of the note: the mount stays, and is released when
-// kubelet asks.
+// A note is damaged in every way while flexd is down. The mount table has the same information: the mount
+// stays, and is released when kubelet asks.
 func TestDamagedNotes(t *testing.T) {
 	type damage struct {
 		name string
@@ -113,7 +112,7 @@ func TestRunDirectoryGoneMountsAreAdopted(t *testing.T) {
 	})
 }
 
-// While notes cannot be written set-up is refused, and unmount works.
+// While notes cannot be written, set-up is refused and unmount works.
 func TestNoteWriteFails(t *testing.T) {
 	modes(t, onSim, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a, b := pod("a"), pod("b")

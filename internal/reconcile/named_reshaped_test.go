@@ -27,7 +27,7 @@ func (r *reshaping) Device(ctx context.Context, lv volume.LV) (volume.Device, er
 	return d, err
 }
 
-// While a RAID is reshaped, no space is added to its volume. Pods get it.
+// While a RAID is reshaped, its volume is not extended. Pods get it.
 func TestReshaped(t *testing.T) {
 	onSim(t, "expandfs", func(t *testing.T, e *hosttest.Env) {
 		e.Patient = true

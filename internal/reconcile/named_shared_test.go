@@ -58,8 +58,7 @@ func TestLeaseRenewed(t *testing.T) {
 	})
 }
 
-// With `lease: 0` a volume that kubelet has asked for is active, and stays so until its mount
-// or for a short time.
+// With `lease: 0` a volume that kubelet has asked for stays active until its mount, or for a short time.
 func TestNoLease(t *testing.T) {
 	for _, shared := range []bool{true, false} {
 		onSim(t, map[bool]string{true: "shared", false: "local"}[shared], func(t *testing.T, e *hosttest.Env) {

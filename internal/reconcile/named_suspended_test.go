@@ -24,8 +24,8 @@ func (s *suspending) Device(ctx context.Context, lv volume.LV) (volume.Device, e
 	return d, err
 }
 
-// Every lvcreate -s suspends its origin for a moment: a call waits for the end of
-// it, and is refused only when the device stays suspended.
+// lvcreate -s suspends its origin for a moment: a call waits for the end, and is refused only if the device
+// stays suspended.
 func TestSuspended(t *testing.T) {
 	begin := func(t *testing.T, e *hosttest.Env) (*hosttest.Kubelet, *suspending) {
 		e.Patient = true

@@ -13,7 +13,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A sharedGroup is a group that other nodes see, with the format records of its volumes.
+// A sharedGroup is a group on several nodes, with the format records of its volumes.
 type sharedGroup struct {
 	reconcile.Provider
 	e *hosttest.Env
@@ -24,7 +24,7 @@ type sharedGroup struct {
 	set   []volume.Record
 }
 
-// tagShared makes the group of the present flexd a shared one. It is given what another life saw.
+// tagShared makes the group of the present flexd shared, with the records of an earlier flexd.
 func tagShared(e *hosttest.Env, before *sharedGroup) *sharedGroup {
 	n := e.Node()
 	g := &sharedGroup{Provider: n.Providers[hosttest.VG], e: e, tag: volume.RecordTag{State: volume.NoRecord}, fails: map[volume.Record]error{}}
@@ -76,8 +76,7 @@ func records(e *hosttest.Env) []string {
 	return all
 }
 
-// The other nodes of a shared group see what this one has formatted and mounted, before mkfs
-// begins and before the mount appears.
+// The other nodes of a shared group see a format record before mkfs begins and before the mount appears.
 func TestSharedRecords(t *testing.T) {
 	run := func(name string, test func(t *testing.T, e *hosttest.Env, g *sharedGroup, k *hosttest.Kubelet)) {
 		onSim(t, name, func(t *testing.T, e *hosttest.Env) {

@@ -12,8 +12,8 @@ import (
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
-// A device node and a setuid file in a volume have no effect with the group's mountFlags,
-// whatever the pod asks for.
+// A device node and a setuid file in a volume have no effect with the group's mountFlags, for any options of
+// the pod.
 func TestMountFlags(t *testing.T) {
 	onLoops(t, "flags", func(t *testing.T, e *hosttest.Env) {
 		e.Config.VolumeGroups[0].MountFlags = []string{"nodev", "nosuid", "noexec"}
@@ -38,8 +38,8 @@ func TestMountFlags(t *testing.T) {
 	})
 }
 
-// Where the namespace decides, only a mount, which has one, creates, formats or applies
-// options of the filesystem, and only to the namespace's own volumes.
+// Where the namespace decides, only mount, which has a namespace, creates, formats or applies options of the
+// filesystem, and only for volumes of its namespace.
 func TestNamespacesOfVolumes(t *testing.T) {
 	onSim(t, "volumes", func(t *testing.T, e *hosttest.Env) {
 		e.Config.VolumeGroups[0].Volumes = []string{"{namespace}-*", "shared"}

@@ -15,8 +15,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// elsewhere is a mount namespace of its own: flexd's if all is mounted, else one in which nothing
-// of kubelet's is.
+// elsewhere is another mount namespace: with all mounts of flexd's if all is mounted, otherwise with none of
+// kubelet's.
 type elsewhere struct {
 	e     *hosttest.Env
 	all   bool
@@ -33,9 +33,9 @@ func (m elsewhere) Table() (*mounttable.Table, error) {
 	return mounttable.Read(strings.NewReader("1 0 0:99 / / rw - overlay none rw\n"))
 }
 
-// A mount that is there is no Success for a kubelet that does not see it, as after a start of its
-// container without the mounts of the host: the pod would write to the disk below. The same holds
-// for a call that joins the mount of another caller.
+// An existing mount is no Success for a kubelet that does not see it, as after a start of its container
+// without the host's mounts: the pod would write to the disk below. The same holds for a call that joins the
+// mount of another caller.
 func TestMountUnseenByCaller(t *testing.T) {
 	ask := func(e *hosttest.Env, id, dir string, all bool) (reads int32, err error) {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), time.Minute, reconcile.ErrDeadline)
@@ -89,8 +89,8 @@ func (m tornLater) Table() (*mounttable.Table, error) {
 	return nil, errors.New("torn")
 }
 
-// The call that made a mount gets Success, also if its caller's mount table cannot be read once more.
-// Kubelet forgets a mount that has failed, and would never unmount it.
+// The call that made a mount gets Success even if its caller's mount table cannot be read again: kubelet
+// forgets a failed mount, and would never unmount it.
 func TestMountSuccessCallersTableUnreadable(t *testing.T) {
 	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
@@ -114,7 +114,7 @@ func TestMountSuccessCallersTableUnreadable(t *testing.T) {
 }
 
 // An unmount that does not reach the caller's mount namespace is refused: kubelet cannot remove the
-// directory. A caller whose table cannot be read gets Success.
+// directory. A caller with an unreadable table gets Success.
 func TestUnmountSeenByCaller(t *testing.T) {
 	onSim(t, "", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")

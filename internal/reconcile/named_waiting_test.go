@@ -17,14 +17,14 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A sharing provider has steps that must wait for another host.
+// A sharing provider has steps that may wait for another host.
 type sharing struct {
 	reconcile.Provider
 	audit.Surveyor
 	*shared
 }
 
-// A shared is what the providers of all lives of flexd have in common.
+// A shared has the state that the providers of successive flexds share.
 type shared struct {
 	boot func() time.Duration
 
@@ -62,7 +62,7 @@ func (s *shared) tried(step string) []time.Duration {
 	return slices.Clone(s.tries[step])
 }
 
-// story has the events about waiting.
+// story returns the events about waiting.
 func (s *shared) story() (all []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +120,7 @@ func (s sharing) WouldWait(context.Context, volume.LV) error {
 	return nil
 }
 
-// share makes the volume group one that nodes share.
+// share makes the volume group a shared one.
 func share(e *hosttest.Env) *shared {
 	s := &shared{boot: e.M.Boot, waits: map[string]*volume.WaitError{}, tries: map[string][]time.Duration{}, does: map[string]func(volume.Name) error{}}
 	e.Parts = func(p *reconcile.Parts) {
@@ -157,7 +157,7 @@ func state(e *hosttest.Env, lv string) status.VolumeDetail {
 	return d
 }
 
-// A volume that another host has active is waited for within the call.
+// A call waits for a volume that another host has active.
 func TestWaiting(t *testing.T) {
 	for _, attach := range []bool{false, true} {
 		onShared(t, fmt.Sprintf("until the other host has deactivated it, attach:%t", attach), func(t *testing.T, e *hosttest.Env, s *shared) {
@@ -387,7 +387,7 @@ func TestWaiting(t *testing.T) {
 	})
 }
 
-// What releases a volume does not wait.
+// Releasing a volume does not wait.
 func TestReleaseDoesNotWait(t *testing.T) {
 	onLoops(t, "an orphan", func(t *testing.T, e *hosttest.Env) {
 		s := share(e)
@@ -408,7 +408,7 @@ func TestReleaseDoesNotWait(t *testing.T) {
 	})
 }
 
-// Two hosts create a volume at once: one waits for the other's lock, and uses what it finds.
+// Two hosts create a volume at once: one waits for the other's lock, and uses the existing volume.
 func TestWaitingToCreate(t *testing.T) {
 	onSim(t, "another host was faster", func(t *testing.T, e *hosttest.Env) {
 		s := share(e)
@@ -440,8 +440,7 @@ func TestWaitingToCreate(t *testing.T) {
 	})
 }
 
-// Volumes that wait are tried at the same moments, so that their provider can serve them with
-// one command.
+// Waiting volumes are tried at the same moments, so that one command can serve all of them.
 func TestWaitingTogether(t *testing.T) {
 	for _, step := range []string{"activate", "look-up"} {
 		onSim(t, "fifty wait for "+step, func(t *testing.T, e *hosttest.Env) {

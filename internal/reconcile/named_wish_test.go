@@ -11,8 +11,8 @@ import (
 	"github.com/flexd/flexd/internal/hosttest"
 )
 
-// A mount call that waits for the socket while kubelet dies, and arrives after the new
-// kubelet's unmount, is refused.
+// A mount call that arrives after the unmount of a newer kubelet, because it waited for the socket while
+// kubelet died, is refused.
 func TestMountOlderThanUnmount(t *testing.T) {
 	onBoth(t, "by its start", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)
@@ -165,8 +165,6 @@ func TestSupersededInBothDirections(t *testing.T) {
 }
 
 // A call does not wait for the backoff of a deactivation.
-// What flexd retries by itself waits longer and longer; a call never waits for
-// that.
 func TestCallIgnoresBackoff(t *testing.T) {
 	onSim(t, "busy device", func(t *testing.T, e *hosttest.Env) {
 		k := hosttest.NewKubelet(e, false)

@@ -9,8 +9,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that a device's change wakes its own lane, and only if that has not
-// looked since, while a group's change wakes all of it.
+// Ensure that a change of a device wakes only its lane, unless that has looked since, and that a change of a
+// group wakes all its lanes.
 func TestStirredWakesLanes(t *testing.T) {
 	heard := time.Now()
 	for _, c := range []struct {
@@ -43,8 +43,8 @@ func TestStirredWakesLanes(t *testing.T) {
 	}
 }
 
-// Ensure that a device that changes during its lane's turn is looked at after that, by
-// the turn itself if it looks again.
+// Ensure that a device that changes during its lane's turn is looked at again afterwards, or later in the
+// same turn.
 func TestNotifyDuringTurn(t *testing.T) {
 	heard := time.Now()
 	for _, c := range []struct {
@@ -76,8 +76,8 @@ func TestNotifyDuringTurn(t *testing.T) {
 	}
 }
 
-// A lane that is dropped after a change of its device was heard, and before it is notified, does not
-// run: its volume may have another lane by now.
+// A lane that is dropped between a change of its device and the notification does not run: its volume may
+// have another lane.
 func TestNotifyDropped(t *testing.T) {
 	n := New(Parts{Config: config.NewLive(&config.Config{})})
 	n.stop(context.Canceled)

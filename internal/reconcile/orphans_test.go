@@ -20,8 +20,8 @@ import (
 	"github.com/flexd/flexd/internal/status"
 )
 
-// cgroup makes the control group of a pod, in one of the forms that kubelet gives
-// it: with a process in it, or without, or takes it away ("").
+// cgroup makes the control group of a pod in one of kubelet's forms, with or without a process, or removes it
+// ("").
 func cgroup(t *testing.T, e *hosttest.Env, p hosttest.Pod, populated string) {
 	t.Helper()
 	works(t, os.MkdirAll(e.Cgroups()+"/kubepods.slice", 0o755))
@@ -40,7 +40,7 @@ func cgroupDir(e *hosttest.Env, p hosttest.Pod) string {
 	return e.Cgroups() + "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + strings.ReplaceAll(p.UID, "-", "_") + ".slice"
 }
 
-// after starts flexd anew with a grace after which it lets orphans go itself.
+// after starts flexd anew with a grace period after which it releases orphans itself.
 func after(e *hosttest.Env, grace time.Duration) {
 	e.Patient = true
 	e.Crash()
@@ -49,13 +49,13 @@ func after(e *hosttest.Env, grace time.Duration) {
 	e.Patient = false
 }
 
-// ask is `flexd release` with these targets, without --yes.
+// ask runs `flexd release` with these targets, without --yes.
 func ask(t *testing.T, e *hosttest.Env, targets ...string) status.Orphans {
 	t.Helper()
 	return e.Node().Orphans(t.Context(), targets)
 }
 
-// reclaim is `flexd release --yes` of one orphan.
+// reclaim runs `flexd release --yes` for one orphan.
 func reclaim(e *hosttest.Env, uuid, dir string) error {
 	a := e.Flex().Serve(context.Background(), flexvolume.Request{V: flexvolume.Version, ID: "op1", Verb: flexvolume.Reclaim, Args: []string{uuid, dir}, Started: int64(e.M.Boot())}, 0)
 	if a.Status != flexvolume.StatusSuccess {
@@ -68,7 +68,7 @@ type refusedError struct{ text string }
 
 func (e *refusedError) Error() string { return e.text }
 
-// only returns the one orphan there is.
+// only returns the only orphan.
 func only(t *testing.T, e *hosttest.Env, class string, targets ...string) status.Orphan {
 	t.Helper()
 	o := ask(t, e, targets...)
@@ -78,7 +78,7 @@ func only(t *testing.T, e *hosttest.Env, class string, targets ...string) status
 	return o.Orphans[0]
 }
 
-// orphaned starts a pod that dies while kubelet does not look.
+// orphaned starts a pod that dies while kubelet is down.
 func orphaned(t *testing.T, e *hosttest.Env) (*hosttest.Kubelet, hosttest.Pod, status.Orphan) {
 	t.Helper()
 	k, a := hosttest.NewKubelet(e, false), pod("a")
@@ -268,7 +268,7 @@ func TestReleaseYieldsToKubelet(t *testing.T) {
 	})
 }
 
-// flexd releases an orphan by itself after the grace period, with both proofs.
+// flexd itself releases an orphan after the grace period, if no process and no other mount namespace uses it.
 func TestOrphanReclaimed(t *testing.T) {
 	const grace = time.Hour
 	onSim(t, "off by default", func(t *testing.T, e *hosttest.Env) {
@@ -470,8 +470,7 @@ func TestReleaseWithoutMount(t *testing.T) {
 	})
 }
 
-// loseLease removes the lease while flexd is down, so that the device that it
-// has left active belongs to no claim.
+// loseLease removes the lease while flexd is down, so that the active device belongs to no claim.
 func loseLease(e *hosttest.Env) error {
 	e.Patient = true
 	e.Crash()
@@ -485,8 +484,8 @@ func loseLease(e *hosttest.Env) error {
 	return err
 }
 
-// A pod's volume is mounted before its first process starts, and it may wait for
-// long: for a Secret, for another volume, for the node's network.
+// A pod without a process that has not started yet is no orphan: it may wait long for a Secret, another
+// volume, or the node's network.
 func TestPodNotStartedIsNoOrphan(t *testing.T) {
 	for what, prepare := range map[string]func(*testing.T, *hosttest.Env, hosttest.Pod){
 		"no control group yet": func(t *testing.T, e *hosttest.Env, a hosttest.Pod) { cgroup(t, e, a, "") },

@@ -2,8 +2,7 @@
 
 package reconcile_test
 
-// stride is how many occasions lie between two faults: the race detector makes
-// everything slow, and finds its races in a sample.
+// stride is the number of moments between two faults: the race detector is slow, and finds races in a sample.
 const stride = 20
 
 // realStride is the same on the real machine.

@@ -13,9 +13,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Whatever operators, Prometheus and device events ask of flexd while lanes work, it shares
-// no data with them without a lock: a test for the race detector. It finds a lock that is
-// missing only if a reader runs between two locks of a lane, so readers ask all the time.
+// Requests of operators, Prometheus and device events share no data with working lanes without a lock; for
+// the race detector. Readers ask all the time, since a missing lock shows only if a reader runs between two
+// locks of a lane.
 func TestReadersBesideLanes(t *testing.T) {
 	onSim(t, "all that can be asked", func(t *testing.T, e *hosttest.Env) {
 		k, n := hosttest.NewKubelet(e, false), e.Node()

@@ -20,8 +20,7 @@ func answers(t *testing.T, k *hosttest.Kubelet, started time.Duration, want, ver
 	}
 }
 
-// A mount that started before an unmount is refused, also when a newer mount came
-// in between.
+// A mount that started before an unmount is refused, even if a newer mount came in between.
 func TestLateMount(t *testing.T) {
 	onBoth(t, "after unmount and mount", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
@@ -41,8 +40,7 @@ func TestLateMount(t *testing.T) {
 	})
 }
 
-// A late unmount is refused while a newer mount stands, also when a newer unmount
-// came before that.
+// A late unmount is refused while a newer mount exists, even if a newer unmount came before that.
 func TestLateUnmount(t *testing.T) {
 	onBoth(t, "after unmount and mount", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
@@ -62,8 +60,7 @@ func TestLateUnmount(t *testing.T) {
 	})
 }
 
-// A late unmount is refused while a newer mount stands, also when flexd has been
-// killed since the newer mount succeeded.
+// A late unmount is refused while a newer mount exists, even after flexd was killed.
 func TestLateUnmountAfterRestart(t *testing.T) {
 	for _, again := range []bool{false, true} { // the newest mount call found its mount
 		name := "mount"
@@ -89,8 +86,8 @@ func TestLateUnmountAfterRestart(t *testing.T) {
 	}
 }
 
-// A late mount is refused when a newer unmount succeeded, also when flexd has been
-// killed since, with and without a newer mount in between.
+// A late mount is refused after a newer unmount, even after flexd was killed, with and without a newer mount
+// in between.
 func TestLateMountAfterRestart(t *testing.T) {
 	onBoth(t, "unmount", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")
@@ -111,7 +108,7 @@ func TestLateMountAfterRestart(t *testing.T) {
 	})
 }
 
-// A call that is older than what is remembered of its directory is refused.
+// A call that is older than the remembered calls for its directory is refused.
 func TestTooOld(t *testing.T) {
 	onSim(t, "mount, unmount", func(t *testing.T, e *hosttest.Env) { // a real machine may be up for less than that
 		k, a := hosttest.NewKubelet(e, false), pod("a")
@@ -143,8 +140,8 @@ func (c slowClock) Boot() time.Duration {
 	return c.Machine.Boot()
 }
 
-// An unmount that finds nothing stops anywhere while an older mount succeeds: when
-// the unmount has succeeded, nothing is mounted.
+// An unmount that finds nothing pauses at any point while an older mount succeeds: after the unmount has
+// succeeded, nothing is mounted.
 func TestUnmountDuringOlderMount(t *testing.T) {
 	for k := range int32(4) {
 		onSim(t, "stops at reading "+string(rune(49+k)), func(t *testing.T, e *hosttest.Env) {

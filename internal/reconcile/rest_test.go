@@ -40,7 +40,7 @@ func locks(t *testing.T, n *Node) int {
 	return len(files)
 }
 
-// heap returns the bytes in use after a collection.
+// heap returns the bytes in use after a garbage collection.
 func heap() int64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -49,8 +49,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// 10,000 refused creations, each of another volume for another directory, leave memory and
-// files as they were: those that the configuration refuses, and those that a child does.
+// 10,000 refused creations, each of another volume for another directory, do not increase memory or files,
+// whether the configuration or a child refuses them.
 func TestRefusedCreationsLeaveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newCreating(t, &creator{create: func() error { return errors.New("no space") }})
@@ -102,8 +102,8 @@ func TestRefusedCreationsLeaveNothing(t *testing.T) {
 	})
 }
 
-// A volume that flexd creates keeps its lane while it has a lease, and none after. The lane
-// of its name is dropped at once.
+// A volume that flexd creates keeps its lane only while it has a lease. The lane of its name is dropped at
+// once.
 func TestCreatedVolumeLeavesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &creator{ours: true}
@@ -146,8 +146,8 @@ func TestCreatedVolumeLeavesNothing(t *testing.T) {
 	})
 }
 
-// At its start flexd removes the lock files that an earlier one left, except those of volumes
-// with a claim or a lease, and those that a child holds.
+// At its start flexd removes the lock files of an earlier flexd, except those of volumes with a claim or a
+// lease, and those that a child holds.
 func TestLocksOfEarlierLife(t *testing.T) {
 	k := newCreating(t, &creator{})
 	defer k.n.stop(ErrStopping)

@@ -11,8 +11,8 @@ import (
 	"github.com/flexd/flexd/test/host"
 )
 
-// A scenario is a sequence of actions of kubelet and pods on a node. It runs on the
-// simulated machine, on the real one, and with every fault that can occur.
+// A scenario is a sequence of actions of kubelet and pods on a node. It runs on the simulated machine, on the
+// real one, and with every possible fault.
 type scenario struct {
 	name   string
 	attach bool
@@ -32,7 +32,7 @@ func xfs(p hosttest.Pod) hosttest.Pod      { p.FSType, p.Size = "xfs", "320m"; r
 func btrfs(p hosttest.Pod) hosttest.Pod    { p.FSType, p.Size = "btrfs", "300m"; return p }
 func readOnly(p hosttest.Pod) hosttest.Pod { p.RO = true; return p }
 
-// all does one thing after the other.
+// all runs steps one after the other.
 func all(steps ...func() error) error {
 	for _, s := range steps {
 		if err := s(); err != nil {
@@ -136,8 +136,7 @@ func blankVolume(e *hosttest.Env) {
 	}
 }
 
-// everyVerbTwice makes each call of a pod's life two times, as kubelet may after
-// a restart or a lost answer.
+// everyVerbTwice makes each call of a pod's life twice, as kubelet may after a restart or a lost answer.
 func everyVerbTwice(e *hosttest.Env, k *hosttest.Kubelet, p hosttest.Pod) error {
 	twice := func(verb string, args ...string) func() error {
 		return func() error {
@@ -162,7 +161,7 @@ func everyVerbTwice(e *hosttest.Env, k *hosttest.Kubelet, p hosttest.Pod) error 
 	return all(append(steps, twice(flexvolume.Detach, p.Volume, node))...)
 }
 
-// late are calls that must succeed although there is nothing to do.
+// late makes calls that must succeed although there is nothing to do.
 func late(e *hosttest.Env, k *hosttest.Kubelet, p hosttest.Pod) func() error {
 	return func() error {
 		return all(
@@ -174,7 +173,7 @@ func late(e *hosttest.Env, k *hosttest.Kubelet, p hosttest.Pod) func() error {
 	}
 }
 
-// play plays a scenario to its end and judges the world after it.
+// play runs a scenario to its end and checks the node after it.
 func play(t *testing.T, e *hosttest.Env, s scenario) {
 	t.Helper()
 	k := hosttest.NewKubelet(e, s.attach)
@@ -184,8 +183,7 @@ func play(t *testing.T, e *hosttest.Env, s scenario) {
 	e.Empty()
 }
 
-// halves deals the scenarios into two lists. Each has every row once, one in the
-// one and the next in the other of kubelet's ways.
+// halves divides the scenarios into two lists. Each has every row once, alternating between the attach modes.
 func halves() [][]scenario {
 	list := scenarios()
 	n := len(list) / 2

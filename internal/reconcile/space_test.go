@@ -13,7 +13,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A gauge knows one filling of all mounts.
+// A gauge reports one usage for all mounts.
 type gauge struct {
 	mu      sync.Mutex
 	filling volume.Filling
@@ -33,8 +33,8 @@ func (g *gauge) Read(_ context.Context, ids []int) (map[int]volume.Filling, erro
 	return all, nil
 }
 
-// A full filesystem is a state, as long as it is full. It is read only for status, and status
-// does not wait for one that hangs.
+// A filesystem is reported as full while it is. Its usage is read only for status, which does not wait for
+// one that hangs.
 func TestFullFilesystem(t *testing.T) {
 	onSim(t, "full", func(t *testing.T, e *hosttest.Env) {
 		g := &gauge{filling: volume.Filling{Size: 1 << 30, Used: 1 << 29, Free: 1 << 29}}

@@ -14,7 +14,7 @@ import (
 	"github.com/flexd/flexd/internal/status"
 )
 
-// differ are the classes of what disagrees, as status says.
+// differ returns the classes of disagreements in status.
 func differ(e *hosttest.Env) string {
 	var all []string
 	for _, d := range e.Node().List().Findings {
@@ -23,7 +23,7 @@ func differ(e *hosttest.Env) string {
 	return strings.Join(all, ", ")
 }
 
-// verdict is that of a check, which must agree with what status says after it.
+// verdict returns the classes of a check, which must equal those in status after it.
 func verdict(t *testing.T, e *hosttest.Env) (string, status.Check) {
 	t.Helper()
 	c := e.Node().Check(t.Context())
@@ -161,8 +161,8 @@ func TestRemovedFileLeavesDevice(t *testing.T) {
 	})
 }
 
-// The kernel shows a loop device's file by the path in the mount that it was opened by,
-// which may be unmounted lazily, or be in another namespace.
+// The kernel shows the path of a loop device's file in the mount where it was opened. This mount may be
+// unmounted lazily, or be in another namespace.
 func TestDeviceWhoseMountIsDetached(t *testing.T) {
 	onLoops(t, "its directory was a bind", func(t *testing.T, e *hosttest.Env) {
 		k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
@@ -231,9 +231,7 @@ func TestInterruptedCreationReported(t *testing.T) {
 	})
 }
 
-// A finding stays while its volume is being worked on.
-// An operator can repeat a release that was refused because the volume was busy: the
-// first attempt does not remove the finding.
+// A finding stays while flexd works on its volume: an operator can repeat a release that was refused as busy.
 func TestFindingKeptWhileBusy(t *testing.T) {
 	onSim(t, "and is judged after that", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")

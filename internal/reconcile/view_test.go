@@ -14,8 +14,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Lanes that end steps and looks for orphans do not wait for one another, and a look
-// sees a lane as it was at one moment.
+// Lanes that end steps and looks for orphans do not wait for one another, and a look sees a consistent state
+// of a lane.
 func TestLooksBesideLanes(t *testing.T) {
 	store, err := dsw.Open(t.TempDir(), "boot")
 	if err != nil {

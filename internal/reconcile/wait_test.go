@@ -8,8 +8,8 @@ import (
 	"github.com/flexd/flexd/internal/flexvolume"
 )
 
-// A mount that is committed at the longest deadline is answered before flexdriver gives up: else
-// kubelet takes a mount that appears for one that has failed.
+// A mount that is committed at the longest deadline is answered before flexdriver gives up: otherwise kubelet
+// treats it as failed.
 func TestCommitGraceFits(t *testing.T) {
 	const margin = 5 * time.Second // for the way of the answer
 	longest := flexvolume.DefaultTimeout - commitGrace - margin
