@@ -7,7 +7,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// lvchange reports success for a volume that activation/volume_list leaves out.
+// lvchange succeeds without activation if activation/volume_list excludes the volume.
 func TestVolumeList(t *testing.T) {
 	f, p := newFake(t, 1)
 	lv := f.lookUp(p, "v0")
@@ -19,8 +19,7 @@ func TestVolumeList(t *testing.T) {
 	}
 }
 
-// Space on disks that are not allocatable is free, and cannot be used: a disk more
-// is not the remedy.
+// Space on disks that are not allocatable is free but unusable: another disk is not the remedy.
 func TestNotAllocatable(t *testing.T) {
 	f, p := newFake(t, 1)
 	f.free = 100 * mib

@@ -9,7 +9,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// What the host's lvm.conf says of reports changes nothing.
+// The report settings of the host's lvm.conf have no effect.
 func TestVMReportSettings(t *testing.T) {
 	l := newLab(t)
 	lv := l.lv("data", "8M")

@@ -9,7 +9,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// An LVM before 2.03.12 creates volumes as well, without the option that it does not know.
+// An LVM before 2.03.12 creates volumes without the option that it does not know.
 func TestCreateWithoutAutoactivationOption(t *testing.T) {
 	f, p := newFake(t, 1)
 	refused := 0

@@ -86,7 +86,7 @@ func TestGroupCommit(t *testing.T) {
 	}
 }
 
-// Ensure that what is wrong with the group is not tried again volume by volume.
+// Ensure that an error of the group is not retried for each volume.
 func TestGroupErrorForAll(t *testing.T) {
 	f, p := newFake(t, 10)
 	lvs := make([]volume.LV, 10)
@@ -116,8 +116,7 @@ func TestGroupErrorForAll(t *testing.T) {
 	}
 }
 
-// Ensure that a command that hangs opens the breaker of its group alone, and that
-// it closes when the command ends.
+// Ensure that a command that hangs opens the breaker of only its group, which closes when the command ends.
 func TestBreaker(t *testing.T) {
 	f, p := newFake(t, 2)
 	one, two := f.lookUp(p, "v0"), f.lookUp(p, "v1")
@@ -212,8 +211,8 @@ func TestCallerLeaves(t *testing.T) {
 	}
 }
 
-// Ensure that readers share a report, that a report is reused until a change is
-// notified, and that absence and failure are never reused.
+// Ensure that readers share a report, that a report is reused until a change is notified, and that absence
+// and failure are not reused.
 func TestLook(t *testing.T) {
 	f, p := newFake(t, 3)
 	var wg sync.WaitGroup
@@ -267,8 +266,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// Ensure that a caller that arrives while a report runs does not fail because of it: the
-// report began earlier.
+// Ensure that a caller does not fail because of a report that began before it arrived.
 func TestLookThatFailsOfAnother(t *testing.T) {
 	f, p := newFake(t, 1)
 	f.lookUp(p, "v0")
@@ -306,8 +304,7 @@ func TestLookThatFailsOfAnother(t *testing.T) {
 	}
 }
 
-// Ensure that facts are not believed forever where a disk cannot be watched, and
-// are where each is.
+// Ensure that facts expire if a disk cannot be watched, and only then.
 func TestUnwatchedDisk(t *testing.T) {
 	disk := filepath.Join(t.TempDir(), "disk")
 	if err := os.WriteFile(disk, nil, 0o600); err != nil {
@@ -344,8 +341,8 @@ func TestUnwatchedDisk(t *testing.T) {
 	}
 }
 
-// A blank volume is marked from before its extension until what was added is zeroed, so that the next
-// flexd continues.
+// A blank volume is marked from its extension until the added space is zeroed, so that the next flexd
+// continues.
 func TestExtendBlank(t *testing.T) {
 	f, p := newFake(t, 1)
 	f.lvs["v0"].tags = []string{tagCreated}
@@ -385,7 +382,7 @@ func TestExtendBlank(t *testing.T) {
 	}
 }
 
-// Ensure that a volume is made step by step, and that each cut is finished.
+// Ensure that a volume is created step by step, and that an interruption at each step is completed.
 func TestCreateCut(t *testing.T) {
 	name := volume.Name{VG: "vg0", LV: "new"}
 	for cut := 1; cut < 6; cut++ { // the last are beyond the end
@@ -425,8 +422,8 @@ func TestCreateCut(t *testing.T) {
 	}
 }
 
-// A creation that was cut and is completed with a larger size proves only its former part blank, since
-// what was added may have signatures.
+// If an interrupted creation is completed with a larger size, only its former part is proved blank: the added
+// space may have signatures.
 func TestCreateCutLarger(t *testing.T) {
 	for cut := range 9 { // the last are beyond the end
 		f, p := newFake(t, 1)
@@ -465,7 +462,7 @@ func TestCreateCutLarger(t *testing.T) {
 	}
 }
 
-// Ensure that a group of ten thousand volumes has room in a report.
+// Ensure that a report can have ten thousand volumes.
 func TestManyVolumes(t *testing.T) {
 	const n = 10000
 	f, p := newFake(t, n)
@@ -480,8 +477,7 @@ func TestManyVolumes(t *testing.T) {
 	}
 }
 
-// Ensure that no command has a word that is too long for the kernel, however
-// many volumes are wanted at once.
+// Ensure that no argument of a command is too long for the kernel, for any number of volumes.
 func TestCrowd(t *testing.T) {
 	const n = maxBatchMembers + 100
 	f, p := newFake(t, n)

@@ -10,7 +10,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A countedDM counts what device-mapper is asked.
+// A countedDM counts requests to device-mapper.
 type countedDM struct {
 	DM
 	mu                     sync.Mutex
@@ -133,7 +133,7 @@ func TestRequestsPerVolume(t *testing.T) {
 	}
 }
 
-// Ensure the same of origins and thick snapshots.
+// Ensure the same for origins and thick snapshots.
 func TestRequestsPerSnapshot(t *testing.T) {
 	const n = 100 // origins with a snapshot each
 	f, p := newFake(t, 2*n)

@@ -10,8 +10,8 @@ import (
 	"github.com/flexd/flexd/internal/run"
 )
 
-// Where LVM uses a devices file it ignores filters: while a disk of another group
-// hangs, a command gets the disks of its own group by --devices.
+// With a devices file LVM ignores filters: while a disk of another group hangs, a command gets the disks of
+// its group in --devices.
 func TestDevicesFile(t *testing.T) {
 	f, p := newFake(t, 1)
 	config := "use_devicesfile=1\ndevicesfile=\"system.devices\"\n"

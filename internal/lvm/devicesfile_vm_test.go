@@ -15,8 +15,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// With a devices file, as RHEL has it, LVM ignores filters. A disk of vg1 that
-// hangs must not stop vg0.
+// With a devices file, as on RHEL, LVM ignores filters. A hanging disk of vg1 must not stop vg0.
 func TestVMDevicesFile(t *testing.T) {
 	l := newLab(t)
 	sectors, err := strconv.Atoi(l.sh("blockdev", "--getsz", l.disks[2]))

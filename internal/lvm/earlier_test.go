@@ -15,8 +15,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that a command which a killed flexd has left is waited for, and that it
-// counts as one that hangs only when it does not end.
+// Ensure that flexd waits for a command of a killed flexd, and treats it as hanging only if it does not end.
 func TestEarlierCommand(t *testing.T) {
 	f, p := newFake(t, 1)
 	left := func(seconds string) (*Provider, *exec.Cmd) {

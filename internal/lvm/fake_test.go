@@ -19,8 +19,8 @@ import (
 
 const vgUUID = "VGVGVG-0000-0000-0000-0000-0000-VGVGVG"
 
-// A fakeLVM is a volume group and its device-mapper in memory. It executes the
-// commands that the provider starts, and refuses all others.
+// A fakeLVM is a volume group and its device-mapper in memory. It executes the provider's commands, and
+// refuses others.
 type fakeLVM struct {
 	t *testing.T
 
@@ -87,7 +87,7 @@ func (f *fakeLVM) provider(g Group) *Provider {
 	return p
 }
 
-// devicesOn is what sysfs says of the devices on one.
+// devicesOn returns the devices on a device, as sysfs does.
 func (f *fakeLVM) devicesOn(number string) (on []string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,7 +132,7 @@ func (f *fakeLVM) Status(key devmapper.Key) (devmapper.Mapped, error) {
 	return m, err
 }
 
-// commands returns the first words of what was started since the last time.
+// commands returns the first words of the commands that were started since the last time.
 func (f *fakeLVM) commands() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -344,8 +344,8 @@ func (f *fakeLVM) execute(command string, args []string) (u utterance) {
 	return u
 }
 
-// lock takes the lock of a volume for this host, as lvmlockd does: one that it has is granted
-// without a look at the disk. It knows no pools.
+// lock takes the lock of a volume for this host, as lvmlockd does: it grants a lock that it has without
+// reading the disk. It knows no pools.
 func (f *fakeLVM) lock(name, mode string) bool {
 	if f.locks[name] == mode {
 		return true
@@ -386,7 +386,7 @@ func (f *fakeLVM) lookUp(p *Provider, name string) volume.LV {
 	return lv
 }
 
-// eventually fails if it does not hold soon.
+// eventually fails if the condition does not become true soon.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for range 2000 {

@@ -13,8 +13,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A fence of volumes that are written to ends in time, whatever they consist of, and so do their
-// unmount and deactivation. Nothing is written to the disks after it, and they can be used again.
+// A fence of volumes in use ends in time for any layout, and so do their unmount and deactivation. Nothing is
+// written to the disks after it, and they can be used again.
 func TestVMFence(t *testing.T) {
 	for _, kind := range []struct {
 		name    string
@@ -109,7 +109,7 @@ func TestVMFence(t *testing.T) {
 	}
 }
 
-// written returns the numbers of sectors that were written to the disks.
+// written returns the numbers of sectors written to the disks.
 func (l *lab) written() string {
 	l.Helper()
 	var all []string

@@ -19,10 +19,10 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// What is on the volumes: this package makes and finds the devices, and the next
-// one looks at them, formats, mounts and grows them.
+// The content of volumes: this package makes and finds the devices; package mount reads, formats, mounts and
+// grows them.
 
-// A user is a lab with what a lane does to the volumes.
+// A user is a lab with the operations of a lane.
 type user struct {
 	*lab
 	mount.Ops
@@ -43,7 +43,7 @@ func (u *user) in(t *testing.T) *user {
 	return &user{&lab{T: t, Provider: u.Provider, recorder: u.recorder, disks: u.disks, dir: u.dir, lock: u.lock}, u.Ops}
 }
 
-// active returns the device of a volume.
+// active returns the device of a volume, which it activates.
 func (u *user) active(name string) volume.Device {
 	u.Helper()
 	return u.activate(u.present(name))
@@ -105,14 +105,14 @@ func (u *user) mounts(d volume.Device) (dirs []string, super []string) {
 	return dirs, super
 }
 
-// written is what was ever written to a device.
+// written returns the number of sectors ever written to a device.
 func (u *user) written(d volume.Device) string {
 	u.Helper()
 	u.sh("blockdev", "--flushbufs", d.Path)
 	return strings.Fields(u.sh("cat", "/sys/dev/block/"+d.Number+"/stat"))[6]
 }
 
-// must fails unless a file has these words.
+// must fails unless a file contains these words.
 func (u *user) must(file, words string) {
 	u.Helper()
 	if b, err := os.ReadFile(file); err != nil || string(b) != words {
@@ -135,8 +135,8 @@ func (u *user) put(file, words string) {
 	}
 }
 
-// What is done with filesystems on volumes of one group, one after the other: a
-// group of its own for each would cost more than what is tested.
+// Operations with filesystems on volumes of one group, one after the other: a group for each would take
+// longer than the tests.
 func TestVMFilesystems(t *testing.T) {
 	u := newUser(t)
 	for _, c := range []struct {
@@ -153,9 +153,8 @@ func TestVMFilesystems(t *testing.T) {
 	}
 }
 
-// Ensure that a snapshot is used beside its mounted origin where the kernel can
-// tell them apart, and refused where it cannot; that a read-only one is not
-// written at all; and that one with the skip flag is used like any other.
+// Ensure that a snapshot is used beside its mounted origin if the kernel can distinguish them, and refused
+// otherwise; that nothing is written to a read-only one; and that one with the skip flag is used like others.
 func snapshots(u *user) {
 	u.lvm(
 		"lvcreate -qq -y -Zn -Wn -L 64M -n ext4 vg0",
@@ -272,8 +271,8 @@ func snapshots(u *user) {
 	}
 }
 
-// Ensure that the data of a volume that is gone is found on its extents and not
-// formatted, that the owner's way out is one, and that what flexd makes is blank.
+// Ensure that the data of a removed volume is found on its extents and not formatted, that the documented
+// remedy works, and that volumes made by flexd are blank.
 func recycledExtents(u *user) {
 	const size = 320 * mib
 	old := u.active(u.lv("old", fmt.Sprint(size, "b")).Name.LV)
@@ -323,8 +322,7 @@ func recycledExtents(u *user) {
 	}
 }
 
-// Ensure that a volume of which a part is missing is neither used nor formatted,
-// though it may read as zeros from end to end.
+// Ensure that a volume with a missing part is neither used nor formatted, even if it reads as zeros.
 func missingPart(u *user) {
 	const sectors = 64 * mib / 512
 	lv := u.lv("part", "64M")
@@ -358,8 +356,7 @@ func missingPart(u *user) {
 	}
 }
 
-// Ensure that an mkfs that finds no room in its pool fails, and can be repeated
-// when there is some.
+// Ensure that an mkfs in a full pool fails, and can be repeated when there is space.
 func fullPool(u *user) {
 	u.lvm(
 		"lvcreate -qq -y -L 8M --errorwhenfull y -T vg0/full",
@@ -391,8 +388,8 @@ func fullPool(u *user) {
 	u.put(u.mustLand(d, "ext4", "b")+"/file", "b")
 }
 
-// Ensure that a volume and its filesystem grow while it is mounted, wherever it
-// was cut before, and that rounding is no reason to do so forever.
+// Ensure that a mounted volume and its filesystem are extended after any interruption, and that rounding
+// causes no further extensions.
 func grow(u *user) {
 	u.lvm(
 		"lvcreate -qq -y -Zn -Wn -L 129M -n g-ext4 vg0",
@@ -468,8 +465,8 @@ func grow(u *user) {
 	}
 }
 
-// While the stripes of a RAID are reshaped, the kernel cannot read the end of its device: the volume is
-// kept active, its filesystem is used, and nothing takes it for blank or for data.
+// While a RAID is reshaped, the kernel cannot read the end of its device: the volume stays active, its
+// filesystem is used, and it is taken neither for blank nor for data.
 func TestVMReshape(t *testing.T) {
 	u := newUser(t)
 	u.sh("vgextend", "-q", "vg0", u.disks[2], u.disks[3])

@@ -18,8 +18,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that a group's commands do not look at disks of another that hang, and
-// that nothing else is kept from them.
+// Ensure that a group's commands exclude hanging disks of other groups, and no other disks.
 func TestFilterOfHangingDisks(t *testing.T) {
 	f, p := newFake(t, 0)
 	mine, other := p.groups["vg0"], p.groups["other"]
@@ -74,7 +73,7 @@ func TestFilterOfHangingDisks(t *testing.T) {
 	}
 }
 
-// A filter of the host may accept one of a disk's other names, so all of them are rejected.
+// A filter of the host may accept another name of a disk, so all names are rejected.
 func TestNamesOfDisks(t *testing.T) {
 	_, p := newFake(t, 0)
 	for _, dir := range []string{"/mapper", "/disk/by-id", "/shm"} {
@@ -101,8 +100,8 @@ func TestNamesOfDisks(t *testing.T) {
 	}
 }
 
-// Disks that complete none of their requests are excluded like suspended ones: all are asked
-// at once, and none is waited for twice.
+// Disks that complete no requests are excluded like suspended ones. All are checked at once, and each only
+// once.
 func TestFilterOfStalledDisks(t *testing.T) {
 	t.Parallel()
 	f, p := newFake(t, 0)
@@ -153,8 +152,8 @@ func TestFilterOfStalledDisks(t *testing.T) {
 	}
 }
 
-// Linux 6.1 does not count the requests to an NVMe disk with multipath, but those of its paths. While no
-// path is usable, they wait uncounted.
+// Linux 6.1 counts requests to an NVMe disk with multipath only for its paths. Without a usable path they
+// wait uncounted.
 func TestPendingMultipath(t *testing.T) {
 	t.Parallel()
 	sys := t.TempDir()
@@ -212,8 +211,8 @@ func TestPendingMultipath(t *testing.T) {
 	check("none is usable", true, 3*9+5)
 }
 
-// A report that lacks PVs is no fact, and no absence, while the command must not read a disk
-// that may be one of them.
+// A report that lacks PVs is neither a fact nor an absence while the command must exclude a disk that may be
+// one of them.
 func TestReportWithoutHangingDisks(t *testing.T) {
 	f, p := newFake(t, 1)
 	g := p.groups["vg0"]
@@ -248,7 +247,7 @@ func TestReportWithoutHangingDisks(t *testing.T) {
 	}
 }
 
-// A report that hangs is repeated without the disks that are seen only then not to respond.
+// A report that hangs is repeated without the disks that did not respond to it.
 func TestReportThatHangs(t *testing.T) {
 	t.Parallel()
 	f, p := newFake(t, 1)
@@ -289,7 +288,7 @@ func TestReportThatHangs(t *testing.T) {
 	}
 }
 
-// It is not repeated for nothing: without the disk, PVs are missing.
+// It is not repeated without a disk of the group itself.
 func TestReportThatHangsOnItsOwnDisk(t *testing.T) {
 	t.Parallel()
 	f, p := newFake(t, 1)

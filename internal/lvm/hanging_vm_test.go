@@ -14,9 +14,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A disk hangs that is not suspended, and flexd knows nothing of its group: the first report
-// of another group hangs and is repeated without the disk, and later ones do not read it,
-// although the filter of the host accepts any name.
+// A disk hangs without being suspended, and flexd does not know its group: the first report of another group
+// hangs and is repeated without the disk, and later reports do not read it, although the host's filter
+// accepts any name.
 func TestVMHangingDisk(t *testing.T) {
 	l := newLab(t)
 	sectors, err := strconv.Atoi(l.sh("blockdev", "--getsz", l.disks[2]))
@@ -72,8 +72,8 @@ func TestVMHangingDisk(t *testing.T) {
 	}
 }
 
-// A disk of NVMe hangs, with the kernel's multipath as by default: Linux 6.1 counts its requests only for
-// its path.
+// An NVMe disk hangs, with the kernel's multipath as by default: Linux 6.1 counts its requests only for its
+// path.
 func TestVMHangingNVMe(t *testing.T) {
 	l := newLab(t)
 	lv := l.lv("data", "8M")

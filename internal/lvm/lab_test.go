@@ -24,7 +24,7 @@ type lab struct {
 	lock  string
 }
 
-// newLab returns blank disks and a provider of vg0, which has the first two.
+// newLab returns blank disks and a provider of vg0 on the first two.
 func newLab(t *testing.T) *lab {
 	t.Helper()
 	if os.Getenv("FLEXD_TEST_DISKS") == "" {
@@ -42,7 +42,7 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-// restart forgets all that the provider knows.
+// restart makes the provider forget its state.
 func (l *lab) restart(g Group) {
 	l.recorder = &recorder{t: l.T, Runner: run.NewExec()}
 	l.Provider = New(Options{Runner: l.recorder, LockDir: filepath.Join(l.dir, "locks"), Groups: map[string]Group{"vg0": g, "vg1": {}}})
@@ -80,7 +80,7 @@ func (l *lab) sh(argv ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// lvm runs commands in one process: one costs most of what many cost.
+// lvm runs several commands in one process, which takes little longer than one.
 func (l *lab) lvm(commands ...string) {
 	l.Helper()
 	c := exec.Command("lvm")
@@ -92,7 +92,7 @@ func (l *lab) lvm(commands ...string) {
 	l.Invalidate("")
 }
 
-// lv makes a volume by hand and leaves it inactive.
+// lv creates an inactive volume by hand.
 func (l *lab) lv(name string, size string) volume.LV {
 	l.Helper()
 	l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-L", size, "-n", name, "vg0")
@@ -149,5 +149,5 @@ func (l *lab) deactivate(lv volume.LV) {
 	}
 }
 
-// try runs what may fail.
+// try runs a command that may fail.
 func (l *lab) try(argv ...string) bool { return exec.Command(argv[0], argv[1:]...).Run() == nil }

@@ -32,8 +32,8 @@ func (l *lab) segments() map[string][]string {
 	return all
 }
 
-// Ensure that volumes are made and extended in the layout of the configuration,
-// on the disks of its tag; and that an owner's keep theirs, whatever it says.
+// Ensure that volumes are created and extended in the configured layout, on disks with its tag; and that an
+// owner's volumes keep their layout.
 func TestVMLayouts(t *testing.T) {
 	l := newLab(t)
 	first, second, third := l.disks[0], l.disks[1], l.disks[2]
@@ -124,7 +124,7 @@ func TestVMLayouts(t *testing.T) {
 	}
 }
 
-// Ensure that what lies on our own volumes and on files is no group of ours.
+// Ensure that groups on flexd's own volumes and on files are not seen.
 func TestVMFilter(t *testing.T) {
 	l := newLab(t)
 	guests := l.lv("guest", "32M")

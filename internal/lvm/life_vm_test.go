@@ -16,8 +16,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that a volume goes its whole way: made, found, deactivated, activated,
-// extended, with any name that LVM allows.
+// Ensure that a volume with any name that LVM allows is created, found, deactivated, activated and extended.
 func TestVMWholeWay(t *testing.T) {
 	l := newLab(t)
 	for _, name := range []string{"data", "a-b.c", "--", "x+_.--y-"} {
@@ -77,7 +76,7 @@ func TestVMWholeWay(t *testing.T) {
 	l.save(t, "report", 1)
 }
 
-// Ensure that a new volume on extents that were another's is zero.
+// Ensure that a new volume on extents of a removed volume is zero.
 func TestVMRecycledExtents(t *testing.T) {
 	l := newLab(t)
 	old := l.lv("old", "40M")
@@ -107,7 +106,7 @@ func TestVMRecycledExtents(t *testing.T) {
 	}
 }
 
-// Ensure that an interrupted creation is no volume, and is completed.
+// Ensure that an interrupted creation does not count as a volume, and is completed.
 func TestVMCreateCut(t *testing.T) {
 	l := newLab(t)
 	for _, state := range []string{"-ay", "-an"} {
@@ -220,7 +219,7 @@ func TestVMCreateCut(t *testing.T) {
 	is(t, err, nil, "vg0/theirs exists already")
 }
 
-// Ensure that a blank volume on extents of a removed one is blank when it is extended, also after an
+// Ensure that a blank volume is blank after its extension by extents of a removed volume, even after an
 // interruption.
 func TestVMExtendBlank(t *testing.T) {
 	l := newLab(t)
@@ -259,8 +258,8 @@ func TestVMExtendBlank(t *testing.T) {
 	extend(640 * mib)
 }
 
-// Ensure that all of a new volume is zero if the group says so, also after an interrupted
-// creation, and that a thin pool has to zero its blocks.
+// Ensure that with `zero: all` a new volume is zero, even after an interrupted creation, and that a thin pool
+// must zero its blocks.
 func TestVMZeroAll(t *testing.T) {
 	l := newLab(t)
 	const size = 288 * mib // of a smaller one, the places of labels are all of it
@@ -373,8 +372,7 @@ func TestVMThin(t *testing.T) {
 	}
 }
 
-// Ensure that the host does not activate what flexd creates, as it does at boot, and
-// activates an operator's own volumes as before.
+// Ensure that the host does not activate volumes of flexd as at boot, but activates an operator's volumes.
 func TestVMAutoactivation(t *testing.T) {
 	l := newLab(t)
 	n := volume.Name{VG: "vg0", LV: "made"}

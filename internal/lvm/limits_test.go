@@ -10,8 +10,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Concurrent creations and extensions do not exceed a limit together, and a volume of an
-// operator does not count. What counts is in the metadata: another flexd counts the same.
+// Concurrent creations and extensions together do not exceed a limit, and an operator's volume does not
+// count. The count is from the metadata: another flexd counts the same.
 func TestLimits(t *testing.T) {
 	f, p := newFake(t, 3) // an operator's
 	f.free = 1 << 40
@@ -76,8 +76,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A thin pool keeps its reserve, and without overcommit the space of all its volumes, also of
-// those that flexd did not create. An inactive pool shows only the latter.
+// A thin pool keeps its reserve and, without overcommit, the space of all its volumes, including those that
+// flexd did not create. An inactive pool shows only the latter.
 func TestPoolSpace(t *testing.T) {
 	fake, p := newFake(t, 0)
 	pool := Logical{Name: "pool", UUID: fakeUUID(7), Size: 1000, Layout: []string{"thin", "pool"}}

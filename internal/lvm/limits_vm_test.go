@@ -11,8 +11,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// What counts is in LVM's metadata: 20 concurrent creations, a restart and an operator's own
-// volumes. A thin pool keeps its reserve, and with overcommit: false the space of its volumes.
+// Limits count LVM's metadata: 20 concurrent creations, a restart and an operator's own volumes. A thin pool
+// keeps its reserve, and with overcommit: false the space of its volumes.
 func TestVMLimits(t *testing.T) {
 	l := newLab(t)
 	l.lv("by-hand", "64m")

@@ -11,7 +11,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// dmsetupRemove is the kernel's part of dmsetup remove: it keeps what is open.
+// dmsetupRemove is the kernel's part of dmsetup remove: it keeps open devices.
 func (f *fakeLVM) dmsetupRemove(c run.Cmd) (run.Result, error, bool) {
 	if c.Argv[0] != "dmsetup" {
 		return run.Result{}, nil, false

@@ -13,8 +13,7 @@ import (
 
 const mib = 1 << 20
 
-// The test binary is also the child that the provider and the users of its devices
-// start.
+// The test binary is also the child that the provider starts.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == "child" {
 		code, ok := Child(os.Args[2], []byte(os.Args[3]))
@@ -29,8 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// is fails unless the error is of that kind, and says so. Without a kind any error
-// will do.
+// is fails unless err is want and contains the words. Without want any error matches.
 func is(t testing.TB, err, want error, words ...string) {
 	t.Helper()
 	if err == nil || want != nil && !errors.Is(err, want) {

@@ -16,8 +16,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that volumes that are wanted at once share commands, and that one that
-// fails does not fail the others.
+// Ensure that concurrent requests for volumes share commands, and that a failure of one does not fail the
+// others.
 func TestVMGroupCommit(t *testing.T) {
 	l := newLab(t)
 	const n = 20
@@ -85,8 +85,8 @@ func TestVMGroupCommit(t *testing.T) {
 	}
 }
 
-// Ensure that a command that hangs blocks its group at once and for no longer
-// than it lives, that nothing is killed, and that what needs no command goes on.
+// Ensure that a hanging command blocks its group at once and only while it exists, that nothing is killed,
+// and that operations without commands continue.
 func TestVMStuck(t *testing.T) {
 	l := newLab(t)
 	l.sh("sh", "-c", "echo 0 $(($(blockdev --getsz "+l.disks[3]+")-2048)) linear "+l.disks[3]+" 2048 | dmsetup create slow --noudevsync && dmsetup mknodes")

@@ -7,7 +7,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// dmName is the inverse of parseDMName, without a layer.
+// dmName is the inverse of parseDMName for names without a layer.
 func dmName(n volume.Name) string {
 	return strings.ReplaceAll(n.VG, "-", "--") + "-" + strings.ReplaceAll(n.LV, "-", "--")
 }

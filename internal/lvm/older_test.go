@@ -11,8 +11,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Older metadata was restored while volumes were active. Volumes are not activated, extended or
-// deactivated if LVM would load or remove tables because of it.
+// Older metadata was restored while volumes were active. Volumes are not activated, extended or deactivated
+// if LVM would load or remove tables because of it.
 func TestOlderMetadata(t *testing.T) {
 	lv := func(i int) string { return string(fakeUUID(i).Earlier()) }
 	segment := func(start, size int, owner string) string {
@@ -80,8 +80,8 @@ func TestOlderMetadata(t *testing.T) {
 	}
 }
 
-// No event reports that older metadata was restored, for example in a container with device nodes of
-// its own: flexd reads the metadata again before LVM could write to the space of a device in use.
+// No event reports the restored metadata, for example in a container with its own device nodes: flexd reads
+// the metadata again before LVM could write to the space of a device in use.
 func TestOlderMetadataUnnoticed(t *testing.T) {
 	activate := func(p *Provider, v0 volume.LV) error { return p.Activate(t.Context(), "", v0) }
 	for _, c := range []struct {
@@ -127,7 +127,7 @@ func TestOlderMetadataUnnoticed(t *testing.T) {
 	}
 }
 
-// A device without a uuid on the extents of a volume is one that the metadata does not know.
+// A device without a uuid on the extents of a volume is unknown to the metadata.
 func TestOverlapWithoutUUID(t *testing.T) {
 	f, p := newFake(t, 1)
 	f.pvs = `{"pv_name":"/dev/null","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-PVPVPV","pv_missing":"","pv_allocatable":"allocatable","pv_size":"2143289344","pv_free":"0","pv_tags":""}`
@@ -140,7 +140,7 @@ func TestOverlapWithoutUUID(t *testing.T) {
 	}
 }
 
-// Two thin devices with one id share all blocks; a thin volume waits for its suspended pool.
+// Two thin devices with the same id share all blocks; a thin volume waits for its suspended pool.
 func TestThinDevice(t *testing.T) {
 	f, p := newFake(t, 1)
 	device := func(name, uuid, number, target, params string) {
@@ -169,7 +169,7 @@ func TestThinDevice(t *testing.T) {
 	}
 }
 
-// A volume that older metadata has as a part of another one is not skipped by the survey.
+// The survey includes a volume that is a part of another one in older metadata.
 func TestSurveyPart(t *testing.T) {
 	f, p := newFake(t, 1)
 	f.lvs["v0_cvol"] = f.lvs["v0"]
@@ -186,8 +186,8 @@ func TestSurveyPart(t *testing.T) {
 	}
 }
 
-// A device that only has more space than its volume may be of an extension that was interrupted; one
-// of the same size was moved.
+// A device that is larger than its volume may be from an interrupted extension; one of the same size at
+// another place was moved.
 func TestEnlarged(t *testing.T) {
 	segment := func(start, size int, owner string) string {
 		return fmt.Sprintf(`{"pv_name":"/dev/null","pe_start":"1048576","pvseg_start":"%d","pvseg_size":"%d","lv_uuid":%q}`, start, size, owner)
@@ -218,8 +218,7 @@ func TestEnlarged(t *testing.T) {
 	}
 }
 
-// The origin of a thick snapshot has a part for it in its table: else the snapshot lacks what is
-// written.
+// The origin of a thick snapshot has a snapshot-origin target: otherwise the snapshot misses writes.
 func TestBypassed(t *testing.T) {
 	f := &Facts{LVs: map[string]Logical{"o": {Role: []string{"public", "origin", "thickorigin"}}, "p": {Role: []string{"public"}}}, names: map[volume.UUID]string{"uo": "o", "up": "p"}}
 	for _, row := range []struct {

@@ -12,8 +12,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that nothing is done in a group with older metadata by which LVM would write to the space
-// of an active volume, or give that other tables.
+// Ensure that no operation in a group with older metadata lets LVM write to the space of an active volume, or
+// change its tables.
 func TestVMOlderMetadata(t *testing.T) {
 	l := newLab(t)
 	for _, m := range []string{"dm-thin-pool", "dm-mirror", "dm-raid", "raid1", "dm-snapshot"} {

@@ -11,8 +11,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// loses makes a disk of the group missing that has extents of these volumes, and of parts of volumes.
-// LVM shows all as partial that they are below.
+// loses removes a disk with extents of these volumes and parts. LVM reports the volumes above as partial.
 func (f *fakeLVM) loses(partial string, parts ...string) {
 	f.missing = 1
 	f.pvs = `{"pv_name":"[unknown]","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-PVPVPV","pv_missing":"missing","pv_allocatable":"allocatable","pv_size":"2143289344","pv_free":"0","pv_tags":""}`
@@ -28,7 +27,7 @@ func (f *fakeLVM) loses(partial string, parts ...string) {
 	f.gaps = strings.Join(rows, ",")
 }
 
-// See TestDeadDisk of test/e2e, which tries the same with LVM.
+// See TestDeadDisk of test/e2e, which tests the same with LVM.
 func TestPartial(t *testing.T) {
 	t.Parallel()
 	const (
@@ -136,7 +135,7 @@ func TestPartial(t *testing.T) {
 	}
 }
 
-// In a shared group another node may have all the disks: it gets the volume.
+// In a shared group another node may have all disks: it gets the volume.
 func TestPartialShared(t *testing.T) {
 	t.Parallel()
 	f, p := newFake(t, 1)
@@ -156,8 +155,8 @@ func TestPartialShared(t *testing.T) {
 	}
 }
 
-// No event says that LVM does not find a disk any more, as when its label cannot be read, or that it
-// finds one again. The volume's own device need not show it.
+// No event reports that LVM does not find a disk any more, such as one with an unreadable label, or that it
+// finds one again. The volume's device need not show it.
 func TestPartialUnnoticed(t *testing.T) {
 	t.Parallel()
 	f, p := newFake(t, 1)
@@ -175,8 +174,8 @@ func TestPartialUnnoticed(t *testing.T) {
 	}
 }
 
-// When a disk is gone from the kernel, its return needs another activation: only what has a part on
-// another disk stays active.
+// After a disk has disappeared from the kernel, its return needs another activation: only a volume with a
+// part on another disk stays active.
 func TestPartialGone(t *testing.T) {
 	t.Parallel()
 	for gone, stays := range map[string]bool{"8:1": true, "8:1 8:2": false} {

@@ -13,8 +13,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// After older metadata was restored, a device lies where the metadata does not place its volume:
-// it stays active, and nothing is allocated in its group.
+// After older metadata was restored, a device is not where the metadata places its volume: it stays active,
+// and nothing is allocated in its group.
 func TestMisplaced(t *testing.T) {
 	disks, err := os.ReadDir("/sys/dev/block")
 	if err != nil || len(disks) == 0 {
@@ -81,8 +81,8 @@ func TestMisplaced(t *testing.T) {
 	}
 }
 
-// A command that was killed before it resumed the volume has left it with a table of another type
-// than the metadata says. No table counts as that of the metadata unless all of it was compared.
+// A command that was killed before it resumed the volume has left a table of another type than that in the
+// metadata. A table counts as that of the metadata only if all of it was compared.
 func TestTableType(t *testing.T) {
 	const raid = "raid raid1 3 0 region_size 1024 2 - - 253:91 253:92"
 	id := fakeUUID(0)
@@ -125,12 +125,12 @@ func TestTableType(t *testing.T) {
 	}
 }
 
-// segment is extents of a disk in a report, of a volume or free.
+// segment returns extents of a disk in a report, of a volume or free.
 func segment(start, size int, owner string) string {
 	return fmt.Sprintf(`{"pv_name":"/dev/null","pe_start":"1048576","pvseg_start":"%d","pvseg_size":"%d","lv_uuid":%q}`, start, size, owner)
 }
 
-// A device that pvmove has moved since the metadata was read is where the metadata says now.
+// A device that pvmove has moved since the metadata was read matches the present metadata.
 func TestMovedSince(t *testing.T) {
 	f, p := newFake(t, 2)
 	v0, v1 := string(fakeUUID(0).Earlier()), string(fakeUUID(1).Earlier())
@@ -146,8 +146,8 @@ func TestMovedSince(t *testing.T) {
 	}
 }
 
-// A thin device is larger than its volume: its pool keeps its blocks, whatever the next activation
-// gives it. Only that of another id would be lost.
+// A thin device is larger than its volume: the pool keeps its blocks at any activation. Only a device with
+// another id would be lost.
 func TestThinSize(t *testing.T) {
 	for id, kept := range map[string]bool{"5": false, "6": true} {
 		f, p := newFake(t, 2)
@@ -163,7 +163,7 @@ func TestThinSize(t *testing.T) {
 	}
 }
 
-// Each disk has a stack, and one that does not exist has none: a device on it is broken.
+// Each disk has a stack. A device on a missing disk is broken.
 func TestStack(t *testing.T) {
 	loops, _ := os.ReadDir("/sys/dev/block")
 	for _, l := range loops {
@@ -196,7 +196,7 @@ func TestUsersOf(t *testing.T) {
 	}
 }
 
-// The users of a disk with caches are the cached volumes, also through the data of a pool.
+// The users of a disk with caches are the cached volumes, including those above a pool's data.
 func TestUsersOfCaches(t *testing.T) {
 	f := &Facts{LVs: map[string]Logical{}, names: map[volume.UUID]string{}, cached: map[string]string{}, place: &placement{spans: spans{}}}
 	for _, l := range []Logical{
@@ -216,7 +216,7 @@ func TestUsersOfCaches(t *testing.T) {
 	}
 }
 
-// No extension loads the table of a pod's device read-only.
+// No extension loads the table of a pod's device as read-only.
 func TestReadOnlyList(t *testing.T) {
 	for list, refused := range map[string]bool{
 		"": false, `[]`: false, `["vg0"]`: true, `["vg0/v0"]`: true, `"vg0/v0"`: true, `["vg1","vg0/v1"]`: false,
@@ -232,8 +232,8 @@ func TestReadOnlyList(t *testing.T) {
 	}
 }
 
-// A device over a whole disk lies on space of all its volumes. The time to find one of them does not
-// grow with the square of their number.
+// A device over a whole disk overlaps all its volumes. The time to find one of them does not grow with the
+// square of their number.
 func TestOwnersOfWholeDisk(t *testing.T) {
 	const n = 50_000
 	f := &Facts{Name: "vg0", names: map[volume.UUID]string{}, place: &placement{spans: spans{}}}

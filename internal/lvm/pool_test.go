@@ -8,7 +8,7 @@ import (
 	"github.com/flexd/flexd/internal/devmapper"
 )
 
-// In a full pool nothing is set up, even if the volume has all its blocks.
+// In a full pool nothing is set up, even for a volume with all its blocks.
 func TestFullPool(t *testing.T) {
 	f, p := newFake(t, 1)
 	lv := f.lookUp(p, "v0")
@@ -49,7 +49,7 @@ func TestFullPool(t *testing.T) {
 	}
 }
 
-// LVM does not say that an activation failed because of the pool.
+// LVM does not report that an activation failed because of the pool.
 func TestActivateInFailedPool(t *testing.T) {
 	const said = "device-mapper: reload ioctl on  (253:5) failed: Invalid argument"
 	for _, c := range []struct {

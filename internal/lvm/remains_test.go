@@ -13,7 +13,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// halfRAID is what lvcreate leaves if it is killed before a RAID can be activated.
+// halfRAID returns the state after lvcreate was killed before it activated a RAID.
 func halfRAID(t *testing.T) (*fakeLVM, *Provider) {
 	f, p := newFake(t, 0)
 	f.lvs["db"] = &fakeLV{uuid: fakeUUID(1), size: 8 * mib, layout: "raid,raid1", role: "public", tags: []string{tagCreating}}
@@ -91,8 +91,8 @@ func TestCreateOverRemains(t *testing.T) {
 	}
 }
 
-// lvcreate was killed after it had written the metadata of a thin volume, and before its message to
-// the pool: LVM could never activate the volume, also after a boot. It is removed and created again.
+// lvcreate was killed after it wrote the metadata of a thin volume, and before its message to the pool: LVM
+// can never activate the volume. It is removed and created again.
 func TestCreateUnknownToPool(t *testing.T) {
 	const said = "device-mapper: reload ioctl on  (253:4) failed: No data available"
 	meanwhile := func(command string, change func(lv *fakeLV)) func(f *fakeLVM) {
@@ -149,8 +149,8 @@ func TestCreateUnknownToPool(t *testing.T) {
 	}
 }
 
-// The parts of a RAID whose activation was interrupted are removed before it is activated again,
-// without what is open; its contents stay.
+// The parts of a RAID after an interrupted activation are removed before its next activation, unless they are
+// open; their contents stay.
 func TestFreeParts(t *testing.T) {
 	f, p := halfRAID(t)
 	f.lvs["[db_rmeta_0]"] = f.lvs["db_rmeta_0"]
@@ -178,7 +178,7 @@ func TestFreeParts(t *testing.T) {
 }
 
 // pvmove ends with an internal error if its volumes are deactivated meanwhile, and leaves parts of a thin
-// pool, suspended or not. LVM does not activate the pool then, and does not say why.
+// pool. LVM then does not activate the pool, without a reason.
 func TestLeftParts(t *testing.T) {
 	t.Parallel()
 	const said = "Activation of logical volume vg0/v0 is prohibited while logical volume vg0/pool_tmeta is active."
@@ -233,8 +233,8 @@ func TestLeftParts(t *testing.T) {
 	}
 }
 
-// The devices of a cache lie on each other. An interrupted activation or deactivation leaves some of them,
-// and LVM does not activate the volume until they are removed, from the top.
+// An interrupted activation or deactivation leaves some devices of a cache, and LVM does not activate the
+// volume until they are removed, from the top.
 func TestLeftCache(t *testing.T) {
 	t.Parallel()
 	type device struct {

@@ -15,8 +15,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that the creation of a RAID is completed wherever lvcreate was killed, with and without
-// its devices, as a power cut leaves it.
+// Ensure that the creation of a RAID is completed after lvcreate was killed at any point, with and without
+// its devices, as after a power cut.
 func TestVMCreateRAIDCut(t *testing.T) {
 	l := newLab(t)
 	if _, err := exec.LookPath("strace"); err != nil {
@@ -84,8 +84,8 @@ func TestVMCreateRAIDCut(t *testing.T) {
 	l.sh("e2fsck", "-fn", "/dev/vg0/used")
 }
 
-// Ensure that the creation of a thin volume is completed if lvcreate was killed before one of its
-// messages to the pool, with and without its devices, as a power cut leaves it.
+// Ensure that the creation of a thin volume is completed after lvcreate was killed before one of its messages
+// to the pool, with and without its devices, as after a power cut.
 func TestVMCreateThinCut(t *testing.T) {
 	l := newLab(t)
 	trace := filepath.Join(t.TempDir(), "trace")
@@ -141,8 +141,8 @@ func TestVMCreateThinCut(t *testing.T) {
 	}
 }
 
-// Ensure that the devices of a cache that an interrupted deactivation has left are named in the order in
-// which they can be removed, and that the volume is activated then.
+// Ensure that the remaining devices of a cache after an interrupted deactivation are named in the order of
+// their removal, and that the volume is activated afterwards.
 func TestVMLeftCache(t *testing.T) {
 	l := newLab(t)
 	l.lvm("lvcreate -q -y -an -Zn -Wn -L 32M -n a vg0", "lvcreate -q -y -an -Zn -Wn -L 16M -n fast vg0", "lvconvert -q -y --type cache --cachevol fast --cachemode writethrough vg0/a",
@@ -167,8 +167,8 @@ func TestVMLeftCache(t *testing.T) {
 	}
 }
 
-// traceCreate runs lvcreate, kills it before the call of device-mapper with that number (0 = it is not
-// killed), and returns what strace has written of its calls.
+// traceCreate runs lvcreate, kills it before the device-mapper call with that number (0 = never), and returns
+// strace's output.
 func traceCreate(t *testing.T, trace string, g Group, name string, at int) string {
 	t.Helper()
 	args := []string{"-f", "-qq", "-o", trace, "-e", "trace=ioctl"}

@@ -12,7 +12,7 @@ import (
 	"github.com/flexd/flexd/internal/run"
 )
 
-// reportOf is the last report of a transcript, judged as the provider does.
+// reportOf returns the last report of a transcript, as the provider reads it.
 func reportOf(t *testing.T, name, vg string) (*Facts, error) {
 	t.Helper()
 	all := transcript(t, name)
@@ -27,7 +27,7 @@ func reportOf(t *testing.T, name, vg string) (*Facts, error) {
 	return parseReport(res.Stdout, vg)
 }
 
-// Ensure that what real commands said is understood.
+// Ensure that recorded outputs of commands parse.
 func TestTranscripts(t *testing.T) {
 	for name, want := range map[string]error{"systemid": ErrForeignSystem, "twovgs": ErrTwoVGs, "shared": ErrShared} {
 		_, err := reportOf(t, name, "vg0")
@@ -78,7 +78,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// Ensure that no part of a report is ever taken for a whole one.
+// Ensure that a partial report is never used.
 func TestPartialReport(t *testing.T) {
 	for _, name := range []string{"report", "kinds", "partial"} {
 		text := transcript(t, name)[0].Stdout

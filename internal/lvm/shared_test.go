@@ -17,7 +17,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// What LVM's commands really said on two machines with one disk.
+// Recorded outputs of LVM's commands on two machines with one disk.
 func TestSharedTranscripts(t *testing.T) {
 	for name, want := range map[string][]struct {
 		kind error
@@ -189,7 +189,7 @@ func device(t *testing.T, p *Provider, lv volume.LV) volume.Device {
 	return d
 }
 
-// waits fails unless err says that the step must wait.
+// waits fails unless err is a WaitError with the reason.
 func waits(t *testing.T, err error, reason string) *volume.WaitError {
 	t.Helper()
 	var w *volume.WaitError
@@ -257,7 +257,7 @@ func TestSharedActivation(t *testing.T) {
 	}
 }
 
-// An active device proves no lock: an operator, a crash or another program may have left it.
+// An active device does not prove a lock: an operator, a crash or another program may have left it.
 func TestActiveWithoutItsLock(t *testing.T) {
 	f, p, locks := newShared(t, 1)
 	lv := f.lookUp(p, "v0")
@@ -374,7 +374,7 @@ func TestBatchWithOneElsewhere(t *testing.T) {
 	}
 }
 
-// LVM ends its messages with a dot, and the name of a volume may be the beginning of another one.
+// LVM's messages end with a dot, and the name of a volume may be a prefix of another one.
 func TestBatchWithPrefix(t *testing.T) {
 	f, p, locks := newShared(t, 0)
 	locks.known = false
@@ -414,8 +414,7 @@ func TestBatchWithPrefix(t *testing.T) {
 	}
 }
 
-// The metadata are read anew for each set-up, once for all who ask, and not for each
-// observation.
+// The metadata is read again for each set-up, once for all callers, but not for each observation.
 func TestRefreshShares(t *testing.T) {
 	f, p, _ := newShared(t, 3)
 	f.lookUp(p, "v0")
@@ -465,7 +464,7 @@ func TestRefreshShares(t *testing.T) {
 	}
 }
 
-// The configuration and the lock type must say the same.
+// The configuration and the lock type must agree.
 func TestUnfit(t *testing.T) {
 	for _, row := range []struct {
 		shared   bool
@@ -498,7 +497,7 @@ func TestUnfit(t *testing.T) {
 	}
 }
 
-// A report that was made without the lock of the group is not for a set-up.
+// A set-up does not use a report that was made without the group's lock.
 func TestReportWithoutLock(t *testing.T) {
 	f, p, _ := newShared(t, 1)
 	f.noLock = "VG vg0 lock skipped: held by other host."
@@ -523,7 +522,7 @@ func TestReportWithoutLock(t *testing.T) {
 	}
 }
 
-// The device is gone, and the lock is not.
+// The device is gone, and the lock remains.
 func TestKeptLock(t *testing.T) {
 	f, p, _ := newShared(t, 1)
 	lv := f.lookUp(p, "v0")
@@ -541,7 +540,7 @@ func TestKeptLock(t *testing.T) {
 	}
 }
 
-// A volume whose lock could not be given back stays active.
+// A volume whose lock cannot be released stays active.
 func TestNoUnlock(t *testing.T) {
 	f, p, locks := newShared(t, 1)
 	lv := f.lookUp(p, "v0")
@@ -558,7 +557,7 @@ func TestNoUnlock(t *testing.T) {
 	}
 }
 
-// LVM locks a volume, and then it does not activate it: no other node must wait for that lock.
+// LVM locks a volume and fails to activate it: the lock is released, so that no other node waits for it.
 func TestLockOfFailedActivation(t *testing.T) {
 	f, p, _ := newShared(t, 3)
 	f.volumeList = []string{"vg9"}
@@ -589,7 +588,7 @@ func TestLockOfFailedActivation(t *testing.T) {
 	}
 }
 
-// A later device may have the number of an earlier one, and old kernels count no devices.
+// A later device may have the number of a former one, and old kernels do not count devices.
 func TestLockOfEarlierDevice(t *testing.T) {
 	f, p, _ := newShared(t, 1)
 	lv := f.lookUp(p, "v0")
@@ -606,7 +605,7 @@ func TestLockOfEarlierDevice(t *testing.T) {
 	}
 }
 
-// Another node completes a creation, and uses the volume, while this one waits for its lock: it is
+// Another node completes a creation, and uses the volume, while this node waits for its lock: the volume is
 // not zeroed.
 func TestCreatedElsewhereMeanwhile(t *testing.T) {
 	f, p, _ := newShared(t, 1)
@@ -628,8 +627,7 @@ func TestCreatedElsewhereMeanwhile(t *testing.T) {
 	}
 }
 
-// A command that is killed leaves the lock without a device: the next Deactivate gives it
-// back, also that of the next flexd.
+// A killed command leaves a lock without a device: the next Deactivate releases it, also in the next flexd.
 func TestLockLeft(t *testing.T) {
 	for _, row := range []struct {
 		killed string
@@ -705,7 +703,7 @@ func TestCreateShared(t *testing.T) {
 	}
 }
 
-// No command goes around the locks.
+// No command bypasses the locks.
 func TestNoWayAroundLocks(t *testing.T) {
 	f, p, _ := newShared(t, 2)
 	f.hook = func(c run.Cmd) (run.Result, error, bool) {

@@ -59,7 +59,7 @@ func (f *fakeLVM) activateFamily(lv *fakeLV) {
 	}
 }
 
-// A snapshot that is being merged gets no lease of its own with its origin's activation.
+// A snapshot that is being merged gets no lease when its origin is activated.
 func TestFamilyMerging(t *testing.T) {
 	f := Facts{Name: "vg0", LVs: map[string]Logical{
 		"o": {Name: "o", Role: []string{"public", "origin", "thickorigin"}},
@@ -71,7 +71,7 @@ func TestFamilyMerging(t *testing.T) {
 	}
 }
 
-// See TestVMThickSnapshots, which tries the same with LVM.
+// See TestVMThickSnapshots, which tests the same with LVM.
 func TestThickSnapshots(t *testing.T) {
 	f, p := newFake(t, 0)
 	for i, name := range []string{"o", "s1", "s2", "o2", "s3", "thin", "thinsnap"} {
@@ -214,8 +214,8 @@ func TestDeactivateMerging(t *testing.T) {
 	}
 }
 
-// What is wrong below an origin holds for the origin and for its snapshots. The
-// tables and states are those of LVM 2.03: see TestVMThickSnapshots.
+// Errors below an origin affect the origin and its snapshots. The tables and states are those of LVM 2.03:
+// see TestVMThickSnapshots.
 func TestBelowSnapshots(t *testing.T) {
 	for _, c := range []struct {
 		about, target, params, status string
@@ -272,7 +272,7 @@ func TestBelowSnapshots(t *testing.T) {
 	}
 }
 
-// A volume whose last snapshot is removed while its relatives are looked up has none; one that sysfs
+// A volume whose last snapshot is removed during the look-up of its relatives has none; a device that sysfs
 // does not list is an error.
 func TestRelativesGone(t *testing.T) {
 	f, p := newFake(t, 1)

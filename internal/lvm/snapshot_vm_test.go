@@ -13,8 +13,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// An origin and its thick snapshots are deactivated together: device-mapper shows
-// which belong together, and a member that is unknown or open prevents it.
+// An origin and its thick snapshots, which device-mapper shows, are deactivated together, unless one of them
+// is unknown or open.
 func TestVMThickSnapshots(t *testing.T) {
 	l := newLab(t)
 	l.lvm("lvcreate -q -y -an -Zn -Wn -L 8M -n or-igin vg0", "lvcreate -q -y -s -L 4M -n s1 vg0/or-igin", "lvcreate -q -y -s -L 4M -n s2 vg0/or-igin",

@@ -9,7 +9,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A volume of the size that Space shows can be created, and one of an extent more cannot.
+// A volume of the size in Space can be created, and a volume that is one extent larger cannot.
 func TestLargestVolume(t *testing.T) {
 	const extent = 4 * mib
 	thin := Group{ThinPool: "pool"}
@@ -83,8 +83,8 @@ func TestLargestVolume(t *testing.T) {
 	}
 }
 
-// Nothing can be created in a group that is exported or lacks a disk. What is free on such a
-// disk, or on one that is not allocatable, is not free.
+// Nothing can be created in a group that is exported or lacks a disk. Space on missing disks, or on disks
+// that are not allocatable, is not free.
 func TestUnusableSpace(t *testing.T) {
 	f, p := newFake(t, 0)
 	pv := func(n int, path, missing, allocatable string) string {

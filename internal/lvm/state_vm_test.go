@@ -15,7 +15,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that what must not be used is refused, and says why.
+// Ensure that unusable volumes are refused with the reason.
 func TestVMForeign(t *testing.T) {
 	l := newLab(t)
 	l.sh("lvcreate", "-q", "-y", "-L", "64M", "-T", "vg0/pool")
@@ -66,8 +66,7 @@ func TestVMForeign(t *testing.T) {
 	}
 }
 
-// Ensure that a device node that is missing, or belongs to another device, is repaired,
-// and that one that cannot be repaired is reported.
+// Ensure that a device node that is missing or wrong is repaired, or reported if it cannot be repaired.
 func TestVMNodes(t *testing.T) {
 	l := newLab(t)
 	one, two := l.lv("one-x", "8M"), l.lv("two", "8M")
@@ -133,7 +132,7 @@ func (l *lab) host(line string) (restore func()) {
 	}
 }
 
-// Ensure that the states of a group are different answers.
+// Ensure that each state of a group has its own answer.
 func TestVMGroups(t *testing.T) {
 	l := newLab(t)
 	lv := l.lv("data", "8M")

@@ -22,8 +22,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// differ surveys vg0, and joins it with claims, leases, and the mounts that are
-// there. A claim is of kubelet's where its directory is.
+// differ surveys vg0, and joins the result with claims, leases, and the present mounts. A claim is kubelet's
+// if its directory is.
 func (l *lab) differ(claims []join.Claim, leases []join.Lease) []join.Finding {
 	l.Helper()
 	g := join.Group{Name: "vg0", Claims: claims, Leases: leases, Survey: l.Survey(l.Context(), "vg0", true)}
@@ -46,7 +46,7 @@ func (l *lab) differ(claims []join.Claim, leases []join.Lease) []join.Finding {
 	return join.Findings(g)
 }
 
-// found holds what disagrees against a list of "class name: words".
+// found compares findings with a list of "class name: words".
 func (l *lab) found(about string, got []join.Finding, want ...string) {
 	l.Helper()
 	var heads []string
@@ -63,8 +63,8 @@ func (l *lab) found(about string, got []join.Finding, want ...string) {
 	}
 }
 
-// Ensure that each disagreement is named as what it is, when real commands make
-// it, and that it is over when they have mended it.
+// Ensure that each disagreement, made by real commands, is reported in its class, and not any more after its
+// repair.
 func TestVMSurvey(t *testing.T) {
 	l := newLab(t)
 	lv := l.lv("da-ta", "16M")
@@ -185,8 +185,8 @@ func TestVMSurveyParts(t *testing.T) {
 	l.found("its disk is given up", l.differ(nil, nil), "dm-only pulled: dmsetup remove vg0-pulled")
 }
 
-// A failed leg of a RAID, also below a thin pool, a failed cache, a missing disk and
-// lvchange -pr under a mount are reported, and are over when they have been repaired.
+// A failed leg of a RAID, also below a thin pool, a failed cache, a missing disk and lvchange -pr under a
+// mount are reported until they are repaired.
 func TestVMDegraded(t *testing.T) {
 	l := newLab(t)
 	sectors, err := strconv.Atoi(l.sh("blockdev", "--getsz", l.disks[2]))
@@ -254,8 +254,8 @@ func TestVMDegraded(t *testing.T) {
 	l.found("a disk is missing", l.differ(claims, nil), "faulty cached", "degraded plain: does not find (PV ")
 }
 
-// Ensure that a pool that fills is reported, that asking starts no process, and
-// that a full pool is reported for each of its volumes.
+// Ensure that a pool that fills is reported without starting a process, and that a full pool is reported for
+// each of its volumes.
 func TestVMPoolFills(t *testing.T) {
 	l := newLab(t)
 	l.sh("lvcreate", "-q", "-y", "-L", "64M", "-T", "vg0/pool", "-V", "256M", "-n", "thin", "--errorwhenfull", "y")

@@ -9,8 +9,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A device that has no live table is inactive unless it is open. An activation
-// gives it one.
+// A device without a live table is inactive unless it is open. An activation loads a table.
 func TestNoTable(t *testing.T) {
 	f, p := newFake(t, 1)
 	lv := f.lookUp(p, "v0")
@@ -39,8 +38,7 @@ func TestNoTable(t *testing.T) {
 	}
 }
 
-// A device that cannot be inspected is unknown; all others of the group are
-// surveyed, and so are the other pools.
+// A device that cannot be read is unknown; the other devices and pools of the group are surveyed.
 func TestOneUnknownDevice(t *testing.T) {
 	f, p := newFake(t, 2)
 	for _, name := range []string{"v0", "v1"} {
@@ -65,8 +63,8 @@ func TestOneUnknownDevice(t *testing.T) {
 	}
 }
 
-// What pvmove has locked, and what is suspended, stays active: lvchange would
-// take the mirror of pvmove along.
+// Volumes that pvmove has locked, and suspended volumes, stay active: lvchange would deactivate pvmove's
+// mirror, too.
 func TestDeactivateMoved(t *testing.T) {
 	f, p := newFake(t, 1)
 	lv := f.lookUp(p, "v0")
@@ -102,7 +100,7 @@ func TestDeactivateMoved(t *testing.T) {
 	}
 }
 
-// While pvmove moves the parts of a pool, the metadata has only the parts as locked, as LVM's report shows it.
+// While pvmove moves the parts of a pool, the metadata shows only the parts as locked, as in LVM's report.
 func TestDeactivateMovedParts(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ about, tdata, below, says string }{
@@ -132,8 +130,8 @@ func TestDeactivateMovedParts(t *testing.T) {
 	}
 }
 
-// A volume stays active while a RAID below it is reshaped or synchronized, and if that cannot end, but in a
-// shared group, where another node may wait for it.
+// A volume stays active while a RAID below it is reshaped or synchronized, even if that cannot end. In a
+// shared group, where another node may wait for it, it is deactivated.
 func TestDeactivateReshaped(t *testing.T) {
 	t.Parallel()
 	own := []string{"vg0-v0 253:5 raid raid5_ls 3 128 region_size 4096 4 - 254:6"}

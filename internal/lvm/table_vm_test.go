@@ -17,8 +17,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A killed lvchange leaves a device without a table. It loses no other volume of
-// the group, counts as inactive, and the next activation repairs it.
+// A killed lvchange leaves a device without a table. It affects no other volume of the group, counts as
+// inactive, and the next activation repairs it.
 func TestVMNoTable(t *testing.T) {
 	l := newLab(t)
 	lv, other := l.lv("da-ta", "8M"), l.lv("other", "8M")
@@ -39,9 +39,8 @@ func TestVMNoTable(t *testing.T) {
 	}
 }
 
-// pvmove that is killed leaves its volume suspended and its own device without a
-// table, or its volume on a mirror. Neither is deactivated, and both are over
-// after pvmove --abort.
+// A killed pvmove leaves its volume suspended and its own device without a table, or its volume on a mirror.
+// Neither is deactivated, and pvmove --abort repairs both.
 func TestVMMoved(t *testing.T) {
 	l := newLab(t)
 	for _, m := range []string{"dm-delay", "dm-mirror"} {
@@ -124,9 +123,8 @@ func TestVMMoved(t *testing.T) {
 	l.deactivate(lv)
 }
 
-// The metadata of before is restored: another volume, which had been removed, has the space to which
-// a volume was moved; a volume was no RAID any more. With the newest metadata, each device of every
-// kind of volume is where it should be.
+// Older metadata is restored: a removed volume has the space of a moved one again; a RAID is linear again.
+// With the newest metadata, the devices of all types of volumes are at their places.
 func TestVMMisplaced(t *testing.T) {
 	l := newLab(t)
 	for _, m := range []string{"dm-mirror", "dm-raid", "raid1"} {
@@ -207,8 +205,8 @@ func TestVMMisplaced(t *testing.T) {
 	}
 }
 
-// An lvconvert -m0 was killed after it wrote the metadata: the present table, to which a pod would
-// go on writing, is not that of the metadata.
+// An lvconvert -m0 was killed after it wrote the metadata: the present table, to which a pod would continue
+// to write, is not that of the metadata.
 func TestVMMisplacedType(t *testing.T) {
 	l := newLab(t)
 	l.sh("modprobe", "dm-mirror")
@@ -235,7 +233,7 @@ func TestVMMisplacedType(t *testing.T) {
 	l.deactivate(lv)
 }
 
-// named is the device of that name, or none.
+// named returns the device with a name, or none.
 func (l *lab) named(name string) devmapper.Mapped {
 	all, _ := l.DM.List()
 	for _, m := range all {

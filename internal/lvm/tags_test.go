@@ -46,7 +46,7 @@ func TestRecordTag(t *testing.T) {
 	}
 }
 
-// sharedFake returns a group with n volumes that other nodes see.
+// sharedFake returns a shared group with n volumes.
 func sharedFake(t *testing.T, n int) (*fakeLVM, *Provider, []volume.LV) {
 	f, p := newFake(t, n)
 	f.lockType = "sanlock"
@@ -65,8 +65,8 @@ func (f *fakeLVM) tags(name string) []string {
 	return slices.Clone(f.lvs[name].tags)
 }
 
-// Ensure that the records of volumes that are formatted and mounted at once take few commands,
-// that each volume gets the right tag, and its own error.
+// Ensure that the records of concurrently formatted and mounted volumes take few commands, and that each
+// volume gets the right tag, and its own error.
 func TestSetRecord(t *testing.T) {
 	const n = 40
 	f, p, lvs := sharedFake(t, n)
@@ -145,7 +145,7 @@ func TestSetRecord(t *testing.T) {
 	}
 }
 
-// Ensure that a record replaces the tags of earlier mkfs, also those of other nodes.
+// Ensure that a record replaces the tags of an earlier mkfs, including those of other nodes.
 func TestSetRecordReplaces(t *testing.T) {
 	f, p, lvs := sharedFake(t, 1)
 	old := formattingTag("xfs", "node-b", time.Now())
@@ -179,7 +179,7 @@ func TestSetRecordReplaces(t *testing.T) {
 	set(volume.NoRecord, "flexd", "flexd.fs=ext4")
 }
 
-// Ensure that a tag that LVM did not write, or of which this is not known, is an error.
+// Ensure that it is an error if LVM did not write a tag, or if that is unknown.
 func TestSetRecordUnwritten(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)

@@ -9,8 +9,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that LVM takes the tags of format records for any volume that can be mounted, while
-// it is open too, and that neither touches its device.
+// Ensure that LVM accepts the tags of format records for each type of volume that can be mounted, also while
+// it is open, without changing its device.
 func TestVMRecordTags(t *testing.T) {
 	l := newLab(t)
 	l.lvm("lvcreate -q -y -an -Zn -Wn -L 8m -n plain vg0", "lvcreate -q -y -an -Zn -Wn -L 8m -pr -n readonly vg0",
@@ -56,7 +56,7 @@ func TestVMRecordTags(t *testing.T) {
 	}
 }
 
-// together does it for all volumes at once.
+// together calls do for all volumes at once.
 func together(lvs []volume.LV, do func(lv volume.LV) error) []error {
 	errs := make([]error, len(lvs))
 	var wg sync.WaitGroup

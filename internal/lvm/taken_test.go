@@ -12,8 +12,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Of the volumes that are active, those are taken that this node has locked or mounted, that
-// nodes do not share for reading, and whose device has stayed while the lock was read.
+// An active volume is taken if this node has locked or mounted it, nodes do not share it for reading, and its
+// device did not change while the lock was read.
 func TestTaken(t *testing.T) {
 	t.Parallel()
 	f, p, locks := newShared(t, 6)
@@ -85,9 +85,9 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// lvmlockd grants a lock that it has without a look at the disk, where another node may have taken
-// it while this node's time was stopped. So a device that was active before flexd has locked it is
-// not used unless the disk has the lock, too.
+// lvmlockd grants a lock that it has without reading the disk, where another node may have taken it while
+// this node was paused. So a device that was active before flexd locked it is used only if the disk has the
+// lock, too.
 func TestActivateTaken(t *testing.T) {
 	t.Parallel()
 	f, p, locks := newShared(t, 1)
@@ -106,7 +106,7 @@ func TestActivateTaken(t *testing.T) {
 	}
 }
 
-// A RAID's parts are stopped before the RAID, so that it cannot write to them that it ends.
+// A fence stops a RAID's parts before the RAID, so that it cannot write to the parts that it removes.
 func TestFence(t *testing.T) {
 	t.Parallel()
 	f, p := newFake(t, 2)
@@ -174,7 +174,7 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// Parts that LVM leaves of a fenced volume are removed with it, unless something has them open.
+// Parts that LVM leaves of a fenced volume are removed with it, unless they are open.
 func TestDeactivateFenced(t *testing.T) {
 	t.Parallel()
 	f, p := newFake(t, 2)
@@ -201,7 +201,7 @@ func TestDeactivateFenced(t *testing.T) {
 	}
 }
 
-// A device without a table gets its own back when it is resumed with it.
+// A device without a live table gets its loaded one at a resume.
 func TestFenced(t *testing.T) {
 	for types, want := range map[string]bool{"": false, "error": true, "error error": true, "linear": false, "error linear": false} {
 		var m devmapper.Mapped
@@ -214,7 +214,7 @@ func TestFenced(t *testing.T) {
 	}
 }
 
-// Before the first write the lock is read on the disk, and its managers must run.
+// Before the first write flexd reads the lock on the disk, and its managers must run.
 func TestHasLock(t *testing.T) {
 	t.Parallel()
 	f, p, locks := newShared(t, 1)

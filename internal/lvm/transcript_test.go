@@ -21,7 +21,7 @@ import (
 //	go test -exec "$PWD/scripts/vm -q -d 4 -w $PWD/internal/lvm/testdata -e FLEXD_TEST_DISKS=/dev/vda,/dev/vdb,/dev/vdc,/dev/vdd --" ./internal/lvm -record
 var record = flag.Bool("record", false, "write what LVM's commands say to testdata")
 
-// An utterance is one command of a transcript.
+// An utterance is one command of a transcript, with its output.
 type utterance struct {
 	Argv           []string
 	Code           int
@@ -36,8 +36,8 @@ func (u utterance) result() (run.Result, error) {
 	return res, &run.ExitError{Step: "replay", Argv: u.Argv, Code: u.Code, Stderr: strings.Join(strings.Fields(u.Stderr), " ")}
 }
 
-// filtered fails unless a command of LVM is given our device filter. That which
-// asks for the host's own filter is the only one without.
+// filtered fails unless an LVM command has flexd's device filter. Only the command that reads the host's own
+// filter has none.
 func filtered(t testing.TB, argv []string) {
 	t.Helper()
 	if argv[0] != "lvm" || argv[1] == "lvmconfig" {
@@ -49,7 +49,7 @@ func filtered(t testing.TB, argv []string) {
 	}
 }
 
-// A recorder writes down what the commands of LVM say.
+// A recorder records the output of LVM's commands.
 type recorder struct {
 	t testing.TB
 	run.Runner
@@ -73,7 +73,7 @@ func (r *recorder) Run(ctx context.Context, c run.Cmd) (run.Result, error) {
 	return res, err
 }
 
-// count returns how many commands were started since it was called last.
+// count returns the number of commands with a word since its last call.
 func (r *recorder) count(word string) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,7 +86,7 @@ func (r *recorder) count(word string) (n int) {
 	return n
 }
 
-// save writes the last commands as a transcript, if that was asked for.
+// save writes the last commands as a transcript, if -record is given.
 func (r *recorder) save(t *testing.T, name string, last int) {
 	t.Helper()
 	r.mu.Lock()
@@ -113,7 +113,7 @@ func (r *recorder) save(t *testing.T, name string, last int) {
 	}
 }
 
-// transcript reads one back.
+// transcript reads a transcript.
 func transcript(t *testing.T, name string) []utterance {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", name+".transcript"))

@@ -11,8 +11,8 @@ import (
 
 const whole = "raid1 2 AA 16384/16384 idle 0 0 -"
 
-// What is wrong anywhere below a volume is found, a device that cannot be read is
-// unknown, and a RAID's failed leg does not make the volume unusable.
+// An error anywhere below a volume is found, a device that cannot be read is unknown, and a failed leg of a
+// RAID does not make the volume unusable.
 func TestTree(t *testing.T) {
 	top := dmUUID(fakeUUID(0))
 	thin := []string{
@@ -167,7 +167,7 @@ func TestTreeShared(t *testing.T) {
 	}
 }
 
-// countingDM counts what is read of single devices.
+// countingDM counts reads of single devices.
 type countingDM struct {
 	DM
 	n int

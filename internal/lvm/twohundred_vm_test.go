@@ -17,9 +17,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that 200 volumes which are asked for at once all get their own device,
-// with few commands, and that all are released likewise. They are on the disk that
-// scripts/vm.d/volumes makes, in the volume group `many`.
+// Ensure that 200 concurrently requested volumes all get their own device, with few commands, and are all
+// released likewise. They are in the volume group `many` on the disk of scripts/vm.d/volumes.
 func TestVMTwoHundred(t *testing.T) {
 	const n, limit = 200, 6
 	dir := t.TempDir()

@@ -12,7 +12,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Extents below a device that the metadata does not know are not given to a volume.
+// Extents below a device that is unknown to the metadata are not allocated.
 func TestUnknownDevice(t *testing.T) {
 	f, p := newFake(t, 1)
 	gone := dmUUID(fakeUUID(7)) + "-real" // an origin, its metadata restored from before
@@ -40,8 +40,8 @@ func TestUnknownDevice(t *testing.T) {
 	}
 }
 
-// A volume is larger in older metadata than its device, and the group has a device that this
-// metadata does not know: a refresh could give the one the space of the other.
+// In older metadata a volume is larger than its device, and the group has a device that this metadata does
+// not know: a refresh could give the volume the space of that device.
 func TestNoRefreshBesideUnknown(t *testing.T) {
 	f, p := newFake(t, 1)
 	lv := f.lookUp(p, "v0")
@@ -66,8 +66,8 @@ func TestNoRefreshBesideUnknown(t *testing.T) {
 	}
 }
 
-// A device of another group lies on a disk of this one, as after a vgsplit whose metadata was
-// replaced by the one before. Nothing is given its extents.
+// A device of another group is on a disk of this group, as after a vgsplit whose metadata was replaced by the
+// former one. Its extents are not allocated.
 func TestForeignDeviceOnDisk(t *testing.T) {
 	f, p := newFake(t, 1)
 	g, err := p.configured("vg0")
@@ -98,8 +98,8 @@ func TestForeignDeviceOnDisk(t *testing.T) {
 	}
 }
 
-// LVM reports the cache of a volume as its pool. It is no thin volume: its space is that of the
-// group, is zeroed with `zero: all`, and its lock is its own.
+// LVM reports the cache of a volume as its pool. The volume is not thin: it uses space of the group, is
+// zeroed with `zero: all`, and has its own lock.
 func TestCachedVolume(t *testing.T) {
 	t.Parallel()
 	f, p, _ := newShared(t, 1)
@@ -132,9 +132,9 @@ func TestCachedVolume(t *testing.T) {
 	}
 }
 
-// In a group that lacks a disk LVM allocates nothing, and its own advice is to remove the disk
-// from the group: flexd and `flexd explain` say first that it must come back. LVM changes
-// tags, and notes then that the disk is missing: its volumes cannot be used when it is back.
+// In a group that lacks a disk LVM allocates nothing, and advises to remove the disk from the group: flexd
+// and `flexd explain` first advise to bring it back. If LVM changes tags, it marks the disk as missing, and
+// its volumes stay unusable when it is back.
 func TestDiskMissing(t *testing.T) {
 	f, p := newFake(t, 1)
 	f.lvs["half"] = &fakeLV{uuid: fakeUUID(7), size: 8 * mib, tags: []string{tagCreating}}
@@ -159,8 +159,7 @@ func TestDiskMissing(t *testing.T) {
 	}
 }
 
-// Extents that the metadata counts as free are given to no volume while a device of a
-// known one lies on them.
+// Extents that the metadata counts as free are not allocated while a device of a known volume is on them.
 func TestNotFree(t *testing.T) {
 	f, p := newFake(t, 1)
 	f.gaps = `{"pv_name":"/dev/null","pe_start":"1048576","pvseg_start":"1","pvseg_size":"2","lv_uuid":""}` // 1:3, from sector 10240 to 26624
@@ -181,7 +180,7 @@ func TestNotFree(t *testing.T) {
 	}
 }
 
-// What cannot be read about devices and disks is not taken for free space.
+// Space of unreadable devices and disks does not count as free.
 func TestFreeUnknown(t *testing.T) {
 	const gap = `{"pv_name":%q,"pe_start":"1048576","pvseg_start":"1","pvseg_size":"2","lv_uuid":""}`
 	uuid := dmUUID(fakeUUID(0))
@@ -210,8 +209,8 @@ func TestFreeUnknown(t *testing.T) {
 	}
 }
 
-// An interrupted lvconvert --splitcache has left a part on the space of its volume: nothing uses it,
-// and it is to be removed, whatever the metadata knows of it.
+// An interrupted lvconvert --splitcache has left a part on the space of its volume: nothing uses it, and it
+// must be removed, whether the metadata knows it or not.
 func TestPartLeft(t *testing.T) {
 	for _, c := range []struct {
 		what, want string
@@ -251,7 +250,7 @@ func TestPartLeft(t *testing.T) {
 	}
 }
 
-// The same for the origin of a snapshot, which an interrupted lvconvert to an external origin leaves: the
+// The same for the origin of a snapshot that an interrupted lvconvert to an external origin leaves: the
 // volume has space in the metadata, and no device.
 func TestLayerLeft(t *testing.T) {
 	for open, want := range []string{"dmsetup remove vg0-v1-real", "vgcfgrestore --list vg0"} {
@@ -268,8 +267,7 @@ func TestLayerLeft(t *testing.T) {
 	}
 }
 
-// A guest's group with the name of this one is another group, which its uuid says. Without metadata
-// only the name is known.
+// A guest's group with the same name has another uuid. Without metadata only the name is known.
 func TestNamesake(t *testing.T) {
 	f, p := newFake(t, 1)
 	f.lookUp(p, "v0")
@@ -288,7 +286,7 @@ func TestNamesake(t *testing.T) {
 	}
 }
 
-// Devices that could not be listed are not taken for none.
+// A failed listing of devices does not mean that there are none.
 func TestUnknownNotListed(t *testing.T) {
 	f, p := newFake(t, 1)
 	dm := &unlisted{DM: f, fail: true}
@@ -314,7 +312,7 @@ func (u *unlisted) List() ([]devmapper.Mapped, error) {
 	return u.DM.List()
 }
 
-// A device on the extents of one that the metadata does not know is not used.
+// A device on the extents of an unknown device is not used.
 func TestOverlap(t *testing.T) {
 	f, p := newFake(t, 1)
 	mine, gone := dmUUID(fakeUUID(0)), dmUUID(fakeUUID(7))
@@ -355,8 +353,7 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// A device on the extents of another volume's device, which older metadata gives to both, is
-// not used.
+// A device on the extents of another volume's device, which older metadata assigns to both, is not used.
 func TestOverlapKnown(t *testing.T) {
 	f, p := newFake(t, 3)
 	add := func(i int, layer, number, table string) {
@@ -406,8 +403,8 @@ func TestPartNames(t *testing.T) {
 	}
 }
 
-// The kernel is not asked for the state of a pool whose metadata does not answer: that
-// would wait for it, in flexd itself.
+// flexd does not ask the kernel for the state of a pool whose metadata device hangs: the request would wait
+// for it, in flexd itself.
 func TestMetadataHangs(t *testing.T) {
 	f, p := newFake(t, 1)
 	dm := &countedDM{DM: f}

@@ -16,7 +16,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A message is about the device whose number it has, and only an event of a disk is one of ours.
+// A message reports the device with its number, and only events of disks count.
 func FuzzUevent(f *testing.F) {
 	f.Add([]byte("x\x00ACTION=remove\x00SUBSYSTEM=block\x00MAJOR=253\x00MINOR=3\x00DEVNAME=dm-3"))
 	f.Add([]byte("x\x00ACTION=change\x00SUBSYSTEM=block\x00MAJOR=8\x00MINOR=0\x00DEVNAME=sda\x00RESIZE=1"))
@@ -48,8 +48,8 @@ func TestUevent(t *testing.T) {
 	}
 }
 
-// An event that a process sends, to the group or to flexd's socket, changes nothing. The
-// kernel's own arrive.
+// An event that a process sends, to the group or to flexd's socket, has no effect. The kernel's events
+// arrive.
 func TestForgedUevent(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("root only")
@@ -122,8 +122,8 @@ func TestForgedUevent(t *testing.T) {
 	<-done
 }
 
-// Ensure that a change is reported with the time at which that device was heard to change, not a
-// later one: a lane that has looked since need not look again.
+// Ensure that a change is reported with the time of its event: a lane that has looked since need not look
+// again.
 func TestWatchReportsTimes(t *testing.T) {
 	f, p := newFake(t, 0)
 	uuids := []volume.UUID{fakeUUID(0), fakeUUID(1), fakeUUID(2)}

@@ -13,7 +13,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that only what LVM really said of this group is an absence.
+// Ensure that only LVM's own message about this group counts as an absence.
 func TestClassify(t *testing.T) {
 	for _, c := range []struct {
 		stderr string
@@ -47,7 +47,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// Ensure that the words of each command are these and no others.
+// Ensure the arguments of each command.
 func TestArgs(t *testing.T) {
 	ms := []*member{
 		{name: volume.Name{VG: "vg0", LV: "b"}, uuid: "V_U2"},
@@ -135,7 +135,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// A change of the host's filter, as for a new disk, holds from the next command on.
+// A change of the host's filter, as for a new disk, applies from the next command on.
 func TestFilterChanges(t *testing.T) {
 	f, p := newFake(t, 0)
 	p.lvmDir = t.TempDir()

@@ -18,7 +18,7 @@ import (
 	"github.com/flexd/flexd/test/umount"
 )
 
-// landedBelow mounts the device below a mount of its own, if shared in a peer group.
+// landedBelow mounts the device below another mount, which is shared if shared is true.
 func (r *rig) landedBelow(shared bool) (dir string) {
 	r.Helper()
 	below := r.mkdir("below")
@@ -35,8 +35,8 @@ func (r *rig) landedBelow(shared bool) (dir string) {
 	return dir
 }
 
-// amongOurs runs the test again in a pid namespace of its own where there are
-// processes that even root must not look at. It says whether that was done.
+// amongOurs runs the test again in a new pid namespace if there are processes that even root may not read. It
+// returns whether it did.
 func amongOurs(t *testing.T) bool {
 	const inside = "FLEXD_TEST_PIDS"
 	if _, err := os.Readlink("/proc/1/ns/mnt"); err == nil || os.Getenv(inside) != "" {
@@ -120,7 +120,7 @@ func TestUnmountAlone(t *testing.T) {
 	}
 }
 
-// A mount table of another namespace that is too large to be read is no proof either.
+// A mount table of another namespace that is too large proves nothing either.
 func TestReadTable(t *testing.T) {
 	if _, err := readTable("/proc/self/mountinfo"); err != nil {
 		t.Error(err)
@@ -132,7 +132,7 @@ func TestReadTable(t *testing.T) {
 	}
 }
 
-// Ensure that a namespace without a process, which cannot be read, is no proof.
+// Ensure that an unreadable mount namespace without a process proves nothing.
 func TestUnmountAloneUnreadableNamespace(t *testing.T) {
 	if amongOurs(t) {
 		return

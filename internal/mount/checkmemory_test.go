@@ -4,9 +4,8 @@ package mount
 
 import "testing"
 
-// Ensure that an fsck for which checkMemory is too little fails, and that one within it does
-// not; only a filesystem that needs a real check is reported as unclean. The VM has no disk
-// of that size.
+// Ensure that an fsck that needs more than checkMemory fails, and one within it does not; only a filesystem
+// that needs a real check is reported as unclean. The VM has no disk of that size.
 func TestCheckMemory(t *testing.T) {
 	need(t, "mkfs.ext4", "debugfs")
 	r := newRig(t, 1<<40)

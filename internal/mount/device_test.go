@@ -13,7 +13,7 @@ import (
 	"github.com/flexd/flexd/test/host"
 )
 
-// The filesystems with the smallest device that each accepts.
+// The filesystems with their minimal device sizes.
 var types = []struct {
 	name string
 	size int64
@@ -23,8 +23,8 @@ var types = []struct {
 	{"btrfs", 128 * mib},
 }
 
-// Ensure that each filesystem goes its whole way: blank, made, found, mounted,
-// seen mounted, grown, unmounted, checked.
+// Ensure that each filesystem is probed as blank, made, found, mounted, seen mounted, grown, unmounted and
+// checked.
 func TestWholeWay(t *testing.T) {
 	for _, fs := range types {
 		t.Run(fs.name, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestWholeWay(t *testing.T) {
 	}
 }
 
-// Ensure that nothing is done to a device that is not the one observed.
+// Ensure that nothing is done to another device than the observed one.
 func TestChangedDevice(t *testing.T) {
 	r := newRig(t, 64*mib)
 	before := r.written()
@@ -119,8 +119,7 @@ func TestChangedDevice(t *testing.T) {
 	}
 }
 
-// Ensure that a device that is in use is not formatted, and that the user is
-// named.
+// Ensure that a device in use is not formatted, and that its user is named.
 func TestFormatBusy(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
@@ -134,8 +133,8 @@ func TestFormatBusy(t *testing.T) {
 	r.unmount(dir)
 }
 
-// Ensure that a read-only device is mounted, also beside the one it is a copy of, and not changed;
-// and that it is refused if something in its journal would be missing.
+// Ensure that a read-only device is mounted unchanged, even beside its origin, and refused if its journal
+// must be replayed.
 func TestReadOnlyDevice(t *testing.T) {
 	for _, fs := range types {
 		t.Run(fs.name, func(t *testing.T) {
@@ -202,9 +201,8 @@ func TestReadOnlyDevice(t *testing.T) {
 	}
 }
 
-// Ensure that a copy beside its mounted origin is mounted if the kernel can keep
-// the two apart, refused if it can not, never changed for it, and that each
-// mount is known by the device that it is of.
+// Ensure that a copy beside its mounted origin is mounted if the kernel can distinguish them, refused if not,
+// never changed, and that each mount is assigned to its device.
 func TestTwins(t *testing.T) {
 	for _, fs := range types {
 		t.Run(fs.name, func(t *testing.T) {
@@ -270,7 +268,7 @@ func TestTwins(t *testing.T) {
 	}
 }
 
-// put writes a file that is in the journal afterwards.
+// put writes a file that is then in the journal.
 func (r *rig) put(name string) {
 	r.Helper()
 	f, err := os.Create(name)

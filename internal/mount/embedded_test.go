@@ -12,8 +12,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that mount options that a pod writes into its image are refused by name, also if
-// they were not there at the probe, and that the hint is the way out.
+// Ensure that mount options in a pod's image are refused by name, even if they appear after the probe, and
+// that the remedy works.
 func TestEmbeddedOptions(t *testing.T) {
 	need(t, "mkfs.ext4", "tune2fs", "debugfs")
 	r := newRig(t, 64*mib)
@@ -80,7 +80,7 @@ func TestReadOnlyFilesystem(t *testing.T) {
 	r.unmount(l.Dir)
 }
 
-// Ensure that the remedy for an xfs that the kernel finds damaged works as it stands.
+// Ensure that the remedy for an xfs that the kernel finds damaged works as written.
 func TestDamagedXFS(t *testing.T) {
 	r := newRig(t, 320*mib)
 	r.format("xfs")
@@ -100,8 +100,8 @@ func TestDamagedXFS(t *testing.T) {
 	r.unmount(l.Dir)
 }
 
-// Ensure that an error that the image brings makes it read-only, whatever its superblock
-// says, and that a request may ask for another behaviour.
+// Ensure that an ext4 with an error in the image becomes read-only, whatever its superblock sets, and that a
+// request may ask for another behaviour.
 func TestErrorsBehaviour(t *testing.T) {
 	need(t, "mkfs.ext4", "debugfs")
 	for _, tt := range []struct {
@@ -139,7 +139,7 @@ func firstOf(l MountSpec) MountSpec {
 	return l
 }
 
-// ext4Options are the options that are in force.
+// ext4Options returns the options in force.
 func (r *rig) ext4Options() []string {
 	r.Helper()
 	b, err := os.ReadFile("/proc/fs/ext4/" + filepath.Base(r.dev.Path) + "/options")

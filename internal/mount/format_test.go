@@ -21,7 +21,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that mkfs's options come before the device and arrive.
+// Ensure that mkfs gets the options before the device.
 func TestFormatOptions(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4", "-b", "1024", "-i", "65536")
@@ -56,7 +56,7 @@ func TestMinSize(t *testing.T) {
 	}
 }
 
-// The answer has the reason of a failed mkfs, not its usage.
+// The answer has the reason of a failed mkfs, not its usage text.
 func TestMkfsReason(t *testing.T) {
 	for _, row := range []struct {
 		fs, opts, want string
@@ -80,8 +80,7 @@ func TestMkfsReason(t *testing.T) {
 	}
 }
 
-// A filesystem that this kernel cannot mount is taken away again, and its record
-// with it, so that other options may be used.
+// A filesystem that this kernel cannot mount is erased with its record, so that other options may be used.
 func TestFormatUnmountable(t *testing.T) {
 	refused := 0
 	for fsType, opts := range map[string]string{"ext4": "-b 65536", "xfs": "-m crc=0", "btrfs": "-s 65536"} {
@@ -110,8 +109,8 @@ func TestFormatUnmountable(t *testing.T) {
 	}
 }
 
-// What mkfs leaves that is cut just before its end is formatted again, as any
-// filesystem, with its record only; and it is not with an owner's data beside it.
+// The remains of an mkfs that was interrupted just before its end are formatted again if its record exists
+// and there is no data of an owner.
 func TestFormatRepeat(t *testing.T) {
 	for _, row := range []struct {
 		fs   string
@@ -192,8 +191,8 @@ func TestFormatRepeat(t *testing.T) {
 	}
 }
 
-// An mkfs that does not start, or fails by itself, leaves neither a record nor a
-// byte of its own; only a crash leaves both.
+// An mkfs that does not start, or fails by itself, leaves neither a record nor data; only a crash leaves
+// both.
 func TestFormatFails(t *testing.T) {
 	r := newRig(t, 320*mib)
 	mkfs := func(script string) {
@@ -274,8 +273,8 @@ func TestFormatFails(t *testing.T) {
 	}
 }
 
-// An mkfs that wrote nothing is followed by no write: what another program has written
-// meanwhile stays, whether it opened the device exclusively or not.
+// After an mkfs that wrote nothing, nothing is erased: data that another program has written meanwhile stays,
+// even if it did not open the device exclusively.
 func TestMkfsWroteNothing(t *testing.T) {
 	r := newRig(t, 320*mib)
 	fifo := filepath.Join(r.dir, "fifo")
@@ -316,8 +315,8 @@ func TestMkfsWroteNothing(t *testing.T) {
 	}
 }
 
-// After a failed mkfs the places of the proof are zero, and all of a device that zeroes what
-// it discards. While another program has the device open, nothing is written.
+// After a failed mkfs the probed places are zero, or all of a device that zeroes what it discards. While
+// another program has the device open, nothing is written.
 func TestClean(t *testing.T) {
 	r := newRig(t, 320*mib)
 	blank := coverage{chunks: 2}

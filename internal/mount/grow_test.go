@@ -12,8 +12,8 @@ import (
 	"github.com/flexd/flexd/test/host"
 )
 
-// The credits are those of the kernel: Linux 6.1 extended the filesystems with the first
-// sizes, and panicked at the others.
+// The credits are the kernel's: Linux 6.1 extended the filesystems of the first sizes, and panicked at the
+// others.
 func TestExt4Credits(t *testing.T) {
 	t.Parallel()
 	need(t, "mkfs.ext4")
@@ -60,8 +60,8 @@ func TestExt4Credits(t *testing.T) {
 	}
 }
 
-// A volume of 32 MiB can grow while it is mounted. Another ext4 of that size has a journal so
-// small that some kernels panic: it is left alone, and grows as the answer says.
+// A volume of 32 MiB can grow while it is mounted. Another ext4 of that size has a journal so small that some
+// kernels panic: it is refused, and grows after the remedy.
 func TestSmallJournal(t *testing.T) {
 	need(t, "mkfs.ext4", "resize2fs")
 	const size, grown = 32 * mib, 64 * mib
@@ -98,8 +98,8 @@ func TestSmallJournal(t *testing.T) {
 	}
 }
 
-// A scan in a container's /dev gives a mounted btrfs the name of another disk. That disk's volume
-// is not taken for extended, nor is the mount taken for that volume's when it is probed.
+// A scan in a container's /dev gives a mounted btrfs the name of another disk. That disk's volume is not
+// considered extended, nor the mount its mount, when it is probed.
 func TestRenamedBtrfs(t *testing.T) {
 	need(t, "mkfs.btrfs", "btrfs", "unshare")
 	r, other := newRig(t, 320*mib), newRig(t, 320*mib)

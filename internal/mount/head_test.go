@@ -11,9 +11,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A pod fills files with copies of a label that LUKS 2 has at several places. The
-// volume stays usable with each layout that mkfs makes, and a ZFS pool that keeps the superblock is no
-// filesystem.
+// A pod fills files with copies of a label that LUKS 2 has at several places. The volume stays usable with
+// each layout of mkfs, and a ZFS pool that keeps the superblock is not a filesystem.
 func TestLabelsInFiles(t *testing.T) {
 	label := append([]byte("SKUL\xba\xbe\x00\x02"), make([]byte, 1016)...)
 	for _, row := range []struct {
@@ -77,7 +76,7 @@ func TestLabelsInFiles(t *testing.T) {
 	}
 }
 
-// zfsLabel returns what a ZFS pool writes at the start of a device, from 8 KiB on: a name, and 128
+// zfsLabel returns the label of a ZFS pool at the start of a device, from 8 KiB on: a name, and 128
 // uberblocks.
 func zfsLabel() []byte {
 	b := make([]byte, 248<<10)

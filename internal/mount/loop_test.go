@@ -13,11 +13,11 @@ import (
 	"github.com/flexd/flexd/test/umount"
 )
 
-// everyKindOnce reports whether one content of each kind is enough for
-// TestNeverFormat. Here, all are tried with every filesystem.
+// everyKindOnce reports whether TestNeverFormat tries one content of each kind only. Here it tries all with
+// every filesystem.
 const everyKindOnce = false
 
-// leftOut are the tests that are not for this build: none.
+// leftOut are the tests that this build skips: none.
 const leftOut = ""
 
 // A disk is a loop device.
@@ -53,7 +53,7 @@ func (r *rig) setReadOnly() {
 	r.attach("-r")
 }
 
-// twin is a copy of what is on the device now, be it mounted or not.
+// twin returns a copy of the present content of the device, which may be mounted.
 func (r *rig) twin() *rig {
 	r.Helper()
 	c := bareRig(r.T)
@@ -83,7 +83,7 @@ func (r *rig) detach(path string) {
 	r.Errorf("%s can't be detached", path)
 }
 
-// Ensure that a device that can't be read is unknown, which is never blank.
+// Ensure that an unreadable device is unknown, and not blank.
 func TestUnreadableHead(t *testing.T) {
 	r := newRig(t, 96*mib)
 	if err := os.Truncate(r.file, 0); err != nil { // the loop device keeps its size: reads fail
@@ -103,8 +103,8 @@ func TestUnreadableHead(t *testing.T) {
 	}
 }
 
-// With queue/iostats=0 it is unknown whether another program has written since mkfs ended, so nothing
-// is erased. For device-mapper Linux 6.1 has 0 there, and counts: see TestClean of the VM.
+// With queue/iostats=0 flexd does not know whether another program has written since mkfs ended, so it erases
+// nothing. For device-mapper Linux 6.1 counts in spite of 0: see TestClean of the VM.
 func TestCleanUncounted(t *testing.T) {
 	r := newRig(t, 16*mib)
 	iostats := func(value string) {
@@ -134,8 +134,8 @@ func TestCleanUncounted(t *testing.T) {
 	}
 }
 
-// Two btrfs with one fsid may be mounted at once, and the kernel distinguishes them by a temporary
-// fsid. Then further pods get both.
+// Two btrfs with one fsid may be mounted at once; the kernel distinguishes them by a temporary fsid. Then
+// further pods get both.
 func TestTwins_temporaryFSID(t *testing.T) {
 	need(t, "mkfs.btrfs")
 	r := newRig(t, 400*mib)
@@ -161,7 +161,7 @@ func TestTwins_temporaryFSID(t *testing.T) {
 	}
 }
 
-// A volume that became read-only while it was active is not changed by its mount.
+// The mount of a volume that became read-only while it was active does not change it.
 func TestReadOnlyUnchanged(t *testing.T) {
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fsType, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that what is on a device is never formatted over: it is named with its offset,
-// refused with the remedy for the owner, and nothing is written.
+// Ensure that data on a device is never overwritten by mkfs: the refusal names the data, its offset and the
+// remedy, and nothing is written.
 func TestNeverFormat(t *testing.T) {
 	const size, large = 96 * mib, 320 * mib // one that is read as a whole, one that is not
 	noise := func(n int) []byte {
@@ -166,7 +166,7 @@ func TestWayOut(t *testing.T) {
 	r.format("ext4")
 }
 
-// tools makes content by a program whose last argument is the device.
+// tools returns content made by a program whose last argument is the device.
 func tools(argv ...string) func(*rig) {
 	return func(r *rig) {
 		r.Helper()
@@ -188,8 +188,8 @@ func luks(version string) func(*rig) {
 	}
 }
 
-// mdSuperblock is a version 1 superblock of a RAID 1 of two, as mdadm writes it
-// (which needs the md driver in the kernel).
+// mdSuperblock returns a version 1 superblock of a RAID 1 of two disks, like mdadm's (which needs the md
+// driver in the kernel).
 func mdSuperblock(sector uint64) []byte {
 	b := make([]byte, 512)
 	le := binary.LittleEndian
@@ -224,8 +224,8 @@ func dosTable(size int64) []byte {
 	return b
 }
 
-// gpt is a partition table with one partition: the head with its protective
-// MBR, and the backup at the end.
+// gpt returns a partition table with one partition: the head with its protective MBR, and the backup at the
+// end.
 func gpt(size int64) (head, tail []byte) {
 	le := binary.LittleEndian
 	last := uint64(size/512 - 1)

@@ -18,8 +18,7 @@ import (
 	"github.com/flexd/flexd/test/umount"
 )
 
-// A filesystem that has another name because of its options is erased: it could not be
-// mounted, and other options would not help.
+// mkfs options turn the filesystem into another type: it is erased, since it could not be mounted.
 func TestFormatOtherType(t *testing.T) {
 	need(t, "mkfs.ext4")
 	const old = "-O ^extent,^huge_file,^flex_bg,^dir_nlink,^extra_isize,^metadata_csum,^64bit"
@@ -88,8 +87,7 @@ func TestBtrfsDevices(t *testing.T) {
 	}
 }
 
-// Ensure that a landing that fails, or is refused, leaves nothing: no mount and
-// no user of the device.
+// Ensure that a mount that fails, or is refused, leaves no mount and no user of the device.
 func TestLandLeavesNothing(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
@@ -138,7 +136,7 @@ func TestLandLeavesNothing(t *testing.T) {
 	}
 }
 
-// Ensure that attributes and options arrive, per mount and per superblock.
+// Ensure that attributes apply per mount and options per superblock.
 func TestLandOptions(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
@@ -157,8 +155,7 @@ func TestLandOptions(t *testing.T) {
 	r.unmount(l.Dir)
 }
 
-// Ensure that a filesystem that counts errors is distinguished from a sound one, while it
-// is mounted and after.
+// Ensure that a filesystem with counted errors is reported, mounted and unmounted.
 func TestFilesystemInError(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
@@ -187,8 +184,8 @@ func TestFilesystemInError(t *testing.T) {
 	}
 }
 
-// After a power cut an ext4 has all that was synced: also with fast commits, which e2fsck does
-// not always replay, and if the disk takes no writes for a while.
+// After a power cut an ext4 has all synced data, also with fast commits, which e2fsck does not always replay,
+// and if the disk temporarily takes no writes.
 func TestCheckJournal(t *testing.T) {
 	for name, opts := range map[string][]string{"plain": nil, "fast commits": {"-O", "fast_commit"}} {
 		t.Run(name, func(t *testing.T) {
@@ -280,7 +277,7 @@ func TestCheckJournal(t *testing.T) {
 	}
 }
 
-// e2fsck repairs what the kernel does not mount, also with a journal.
+// e2fsck repairs a filesystem that the kernel does not mount, also with a journal.
 func TestCheckTornDescriptor(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
@@ -297,7 +294,7 @@ func TestCheckTornDescriptor(t *testing.T) {
 	r.unmount(l.Dir)
 }
 
-// Ensure that e2fsck's verdicts are understood.
+// Ensure that the exit statuses of e2fsck are handled.
 func TestCheckVerdicts(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
@@ -319,7 +316,7 @@ func TestCheckVerdicts(t *testing.T) {
 	}
 }
 
-// Ensure that a program that is not installed is named with its package.
+// Ensure that the error for a missing program names its package.
 func TestMissingTool(t *testing.T) {
 	_, err := tool(limits{}, "some-package", nil, "no-such-program")
 	if !errors.Is(err, ErrNoTool) || !strings.Contains(fmt.Sprint(err), "some-package") {
@@ -338,8 +335,8 @@ func waitFor(t *testing.T, f func() bool) {
 	t.Fatal("not within 5 s")
 }
 
-// Ensure that the refusal of a copy of a mounted btrfs names both devices, and their volumes,
-// whichever of the two was mounted first.
+// Ensure that the refusal of a copy of a mounted btrfs names both devices, and their volumes, in either order
+// of the mounts.
 func TestBtrfsCopies(t *testing.T) {
 	need(t, "mkfs.btrfs")
 	owner := newRig(t, 128*mib)
