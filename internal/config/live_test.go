@@ -42,7 +42,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// Each key is either applied or named.
+// A reload either applies a changed key or reports it.
 func TestEveryKeyReloads(t *testing.T) {
 	var fields func(v reflect.Value) []reflect.Value
 	fields = func(v reflect.Value) (all []reflect.Value) {

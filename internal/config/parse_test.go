@@ -119,7 +119,7 @@ volumeGroups:
 	}
 }
 
-// Each row is a file and everything that is said about it.
+// Each row has a file and all its errors.
 func TestRefused(t *testing.T) {
 	group := "volumeGroups:\n- name: vg0\n  provider: loopdev\n  namespaces: ['*']\n  directory: /srv/vg0\n"
 	for _, row := range []struct{ about, file, want string }{
@@ -219,9 +219,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// Whatever is accepted keeps the promises of Config; whatever is refused is
-// refused line by line, by name.
-// Of two namespaces at most one may use a volume.
+// An accepted file has the properties that Config documents; the errors of a refused one name lines and keys.
+// At most one of two namespaces may use a volume.
 func FuzzNamespaces(f *testing.F) {
 	f.Add("a", "a-b", "a-b-c", "-*")
 	f.Add("team", "am", "team.am.x", ".*")
@@ -273,7 +272,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// Ensure that the keys of LVM are read, and that what cannot be is refused.
+// Ensure that the keys of LVM are read, and that invalid values are refused.
 func TestLVM(t *testing.T) {
 	const head = "volumeGroups:\n- name: vg0\n  namespaces: [a]\n  provider: lvm\n"
 	c, err := Parse("f", []byte("lvmFilter: ['r|^/dev/sdz$|']\n"+head+"  thinPoolWarning: 65%\n  layout: {type: raid10, stripes: 2, stripeSize: 64KiB, mirrors: 1, pvTag: fast}\n"))
@@ -337,7 +336,7 @@ func TestLVM(t *testing.T) {
 	}
 }
 
-// Each volume is of one namespace at most.
+// Each volume belongs to at most one namespace.
 func TestNamespaceInVolumes(t *testing.T) {
 	g := VolumeGroup{Namespaces: []string{"team", "team-*", "a"}, Volumes: []string{"{namespace}-*", "shared", "{namespace}.*"}}
 	for _, row := range []struct {
@@ -376,7 +375,7 @@ func TestNamespaceInVolumes(t *testing.T) {
 	}
 }
 
-// A group with a directory is of files, any other one is LVM's.
+// A group with a directory has the provider loopdev, any other lvm.
 func TestDefaultProvider(t *testing.T) {
 	c, err := Parse("f", []byte("volumeGroups:\n- {name: a, namespaces: [], directory: /srv/a}\n- {name: b, namespaces: []}\n- {name: c, namespaces: [], provider: lvm}\n"))
 	if err != nil || c.VolumeGroups[0].Provider != "loopdev" || c.VolumeGroups[1].Provider != "lvm" || c.VolumeGroups[2].Provider != "lvm" {

@@ -20,7 +20,7 @@ const (
 	manualPage = "../../docs/man/flexd.yaml.5"
 )
 
-// The page and the manual page have each key as the parser has it.
+// The page and the manual page have each key of the schema.
 func TestReference(t *testing.T) {
 	keys := (&reader{}).schema(defaults())
 	old, err := os.ReadFile(page)
@@ -63,7 +63,7 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// flat lists the keys of sections after these, with their full names.
+// flat returns the keys, and those of sections with their full names.
 func flat(keys []key) (all []key) {
 	for _, k := range keys {
 		all = append(all, k)
@@ -148,7 +148,7 @@ flexd applies a changed file within a few seconds. A file with an error is refus
 	return b.String()
 }
 
-// What a file may contain in place of a default is valid, and so is the printed default.
+// The printed defaults and examples of keys are valid.
 func TestValuesOfKeys(t *testing.T) {
 	r := &reader{lines: map[string]int{}}
 	keys := r.schema(defaults())

@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ensure that the kernel's answers are read as they are written, and nothing
-// beyond their end.
+// Ensure that the kernel's answers are parsed, and not read beyond their end.
 func TestReply(t *testing.T) {
 	b := make(reply, 1024)
 	if err := b.ask(dmStatusTable, Key{Number: "253:1000"}); err != nil {
@@ -56,7 +55,7 @@ func TestReply(t *testing.T) {
 	}
 }
 
-// The devices below a device are read from their count and numbers, and nothing beyond the end.
+// The dependencies of a device are parsed, and not read beyond their end.
 func TestDeps(t *testing.T) {
 	b := make(reply, dmHeader+24)
 	_ = b.ask(0, Key{})

@@ -12,8 +12,8 @@ import (
 	"github.com/flexd/flexd/test/umount"
 )
 
-// The clock of a caller in another time namespace may be behind by days: its process is not older than
-// its call.
+// The clock of a caller in another time namespace may be days behind: a call does not begin before the start
+// of its process.
 func TestCallerInTimeNamespace(t *testing.T) {
 	f := &Frontend{Boot: boottime.Now}
 	now := boottime.Now()

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// Ensure that a flexdriver whose kubelet is dead is known to be alone, with a
-// pidfd and where the kernel has none.
+// Ensure that the death of flexdriver's kubelet is detected, with a pidfd and without.
 func TestParentDead(t *testing.T) {
 	for _, without := range []bool{false, true} {
 		kubelet := exec.Command("sh", "-c", "sleep 60 & echo $!; wait")

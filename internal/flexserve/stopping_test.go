@@ -22,8 +22,8 @@ func (stopped) Do(context.Context, reconcile.Request) (reconcile.Result, error) 
 func (stopped) Explain(context.Context, []reconcile.Request) []reconcile.Prediction { return nil }
 func (stopped) Lose(context.Context, string) error                                  { return nil }
 
-// The reconciler may end before the driver socket does. A call then gets no answer, since each one
-// would be final to kubelet: flexdriver asks the next flexd.
+// The reconciler may end before the driver socket does. Then a call gets no answer, which would be final to
+// kubelet: flexdriver asks the next flexd.
 func TestNoAnswerWhenStopping(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// What is accepted means the same to encoding/json, holds only words that the
-// allow-lists can have let through, and what is refused is refused in one line.
+// An accepted blob means the same to encoding/json, and has only words of the allow-lists. A refusal has one
+// line.
 func FuzzParseOptions(f *testing.F) {
 	f.Add(blob("size", "1.5Gi", KeyMkfsOptions, "-m 0 -E stride=1,nodiscard", KeyMountOptions, "ro,noatime,commit=5"))
 	f.Add(blob("kubernetes.io/fsType", "xfs", KeyMkfsOptions, "-Kf", KeyMountOptions, "logdev=x"))
@@ -106,7 +106,7 @@ func FuzzFailure(f *testing.F) {
 	})
 }
 
-// onlyJSON checks that line is one JSON object, one newline and nothing else.
+// onlyJSON checks that line is one JSON object and a newline.
 func onlyJSON(t *testing.T, line []byte) {
 	t.Helper()
 	if !json.Valid(line) || line[0] != '{' || bytes.IndexByte(line, '\n') != len(line)-1 || !utf8.Valid(line) {

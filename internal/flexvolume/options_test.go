@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// blob makes kubelet's object of the pairs, with a volume in it.
+// blob returns kubelet's JSON object of the pairs and a volume.
 func blob(pairs ...string) string {
 	m := map[string]string{KeyVG: "vg", KeyLV: "lv"}
 	for i := 0; i < len(pairs); i += 2 {
@@ -54,7 +54,7 @@ func TestParseOptions(t *testing.T) {
 	}
 }
 
-// secret is a value that may never be seen again.
+// secret is a value that must appear nowhere.
 const secret = "c2VjcmV0LXZhbHVl"
 
 func TestParseOptionsTrouble(t *testing.T) {
@@ -128,7 +128,7 @@ func TestNamesOfRefused(t *testing.T) {
 	}
 }
 
-// Names as pod authors may write them: only LVM's own are let through.
+// Of the names that pod authors may write only LVM's own are accepted.
 func TestNames(t *testing.T) {
 	for _, name := range []string{"a", "vol-1", "A_b.c+d", "_x", ".x", "..x", "x-", strings.Repeat("n", 127), "mysnapshot", "pv_move"} {
 		if o, err := ParseOptions(blob(KeyVG, name, KeyLV, name)); err != nil || o.LV != name || o.VG != name {

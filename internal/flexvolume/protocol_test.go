@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// During an upgrade flexdriver and flexd are of different releases. What each release with
-// this version of the protocol sends is understood, and what this one sends has all of it.
+// During an upgrade flexdriver and flexd are of different releases. This one reads the messages of each
+// release with this version of the protocol, and its messages have all their fields.
 func TestProtocol(t *testing.T) {
 	text, err := os.ReadFile(fmt.Sprintf("testdata/protocol-%d.txt", Version))
 	if err != nil {

@@ -61,7 +61,7 @@ func TestRunRefusesWrongEnvironment(t *testing.T) {
 	}
 }
 
-// listen is a flexd of one's own: serve gets each connection's reader and number.
+// listen is a fake flexd: serve gets each connection's reader and number.
 func listen(t *testing.T, serve func(n int, q Request, err error, c net.Conn)) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
@@ -106,7 +106,7 @@ func TestClientAsksAgainUnderTheSameID(t *testing.T) {
 	}
 }
 
-// A daemon that hangs up before it has read everything may still have answered.
+// A daemon that closes the connection before it has read the whole request may still have answered.
 func TestClientReadsAnswerBeforeHangup(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -184,8 +184,8 @@ func TestClientEnds(t *testing.T) {
 	}
 }
 
-// A flexd that was killed while a disk hangs neither answers nor closes the connection, and the next
-// one has replaced its lock file, or its socket: the call goes to that one.
+// A flexd that was killed while a disk hangs neither answers nor closes the connection, and the next one has
+// replaced its lock file, or its socket: the call goes to the new one.
 func TestClientLeavesADyingFlexd(t *testing.T) {
 	dir := t.TempDir()
 	locked := func(path string) {
@@ -224,7 +224,7 @@ func TestClientLeavesADyingFlexd(t *testing.T) {
 	}
 }
 
-// A full backlog is a flexd that lives: it is waited for, not declared down.
+// A full backlog means that flexd runs: flexdriver waits for it.
 func TestClientWaitsForAFullBacklog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)

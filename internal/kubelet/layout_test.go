@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Only a link below kubelet's root is on the way to a volume that is not found there.
+// Link returns only links below kubelet's root in the path of a volume.
 func TestLink(t *testing.T) {
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -89,8 +89,8 @@ func TestLifeOfPods(t *testing.T) {
 	}
 }
 
-// With CRI-O a pod has no process between two starts of its containers: only the removal of its
-// control group is its end.
+// With CRI-O a pod has no process between two starts of its containers: it ends only with the removal of its
+// control group.
 func TestLifeWithCRIO(t *testing.T) {
 	const dir = "kubepods/besteffort/pod" + podUID
 	root := tree(t, map[string]string{"cgroup.procs": "", dir + "/cgroup.events": "populated 0\n", dir + "/cpu.stat": "usage_usec 17\n"})
@@ -115,7 +115,7 @@ func TestLifeWithCRIO(t *testing.T) {
 	}
 }
 
-// A pod counts as run after its cgroup is gone, until it is no longer asked for.
+// Pods remembers that a pod has run, after its cgroup is gone, until it is forgotten.
 func TestPodHasRunIsRemembered(t *testing.T) {
 	const dir = "kubepods/besteffort/pod" + podUID
 	root := tree(t, map[string]string{"cgroup.procs": "", dir + "/cgroup.events": "populated 1\n"})
@@ -168,8 +168,8 @@ func TestPodEvents(t *testing.T) {
 	}
 }
 
-// The kernel's own control groups, where this machine has them and lets them be
-// made: a pod is born, its process ends, its group goes.
+// With the kernel's own control groups, if the machine has them and allows their creation: a pod starts, its
+// process ends, its group is removed.
 func TestLifeOfPodsInTheKernel(t *testing.T) {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ensure that what keeps kubelet from removing a directory is found, and that no
-// mount is entered on the way: it may be of a volume that hangs.
+// Ensure that files that keep kubelet from removing a directory are found without entering a mount, whose
+// volume may hang.
 func TestStrays(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestHungDirectory: the filesystem of a volume group does not answer. The daemon
-// waits once, and then answers at once until the filesystem is back.
+// TestHungDirectory: if the filesystem of a volume group hangs, the daemon waits once, and then answers at
+// once until the filesystem responds.
 func TestHungDirectory(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Of a directory that hangs only some files are asked, and no other directory is affected.
+// Only some files of a directory that hangs are read at a time, and no other directory is affected.
 func TestHangingFiles(t *testing.T) {
 	k := &fakeKernel{files: map[string]FileInfo{}, bad: map[string]error{}}
 	for _, dir := range []string{"/srv/hangs", "/srv/other"} {

@@ -22,7 +22,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A fakeKernel is files and loop devices as maps.
+// A fakeKernel has files and loop devices in maps.
 type fakeKernel struct {
 	files map[string]FileInfo
 	loops []Loop
@@ -59,7 +59,7 @@ func (k *fakeKernel) Loop(name string) (Loop, error) {
 	return Loop{}, fs.ErrNotExist
 }
 
-// A fakeRunner answers loop-identify for marked devices, and counts.
+// A fakeRunner answers loop-identify for marked devices, and counts the calls.
 type fakeRunner struct {
 	answer string
 	count  int
@@ -130,8 +130,8 @@ func TestLookUp(t *testing.T) {
 	}
 }
 
-// Ensure that a volume's device is the one that flexd attached to this very
-// file, and that anything else on the file makes it unusable.
+// Ensure that a volume's device is the one that flexd attached to this file, and that any other device on the
+// file makes it unusable.
 func TestDevice(t *testing.T) {
 	lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA}
 	loop := func(n int, deleted bool) Loop {
@@ -171,8 +171,8 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// Ensure that a volume's own device is identified by its file's inode and its uuid,
-// whatever path the kernel shows to a flexd in another mount namespace.
+// Ensure that a volume's device is identified by its file's inode and its uuid, whatever path the kernel
+// shows in another mount namespace.
 func TestDeviceByAnotherPath(t *testing.T) {
 	dir, at := t.TempDir(), Inode{1, 2}
 	file := filepath.Join(dir, "a")
@@ -202,8 +202,8 @@ func TestDeviceByAnotherPath(t *testing.T) {
 	}
 }
 
-// Nodes in containers share the kernel's loop devices: one may have a volume with the path of
-// another node's.
+// Nodes in containers share the kernel's loop devices: a node may have a volume with the path of another
+// node's.
 func TestDeviceOfAnotherNode(t *testing.T) {
 	dir, at := t.TempDir(), Inode{1, 2}
 	file := filepath.Join(dir, "a")
@@ -237,8 +237,8 @@ func TestDeviceOfAnotherNode(t *testing.T) {
 	}
 }
 
-// A scan can miss a device that is attached while it runs, and show a newer one: the device
-// that was missed must not count as checked.
+// A scan can miss a device that is attached while it runs, and show a newer one: the missed device must not
+// count as checked.
 func TestChecked(t *testing.T) {
 	dir, at := t.TempDir(), Inode{1, 2}
 	file := filepath.Join(dir, "a")
@@ -261,7 +261,7 @@ func TestChecked(t *testing.T) {
 	}
 }
 
-// A damaged file, and a mount whose server is gone, hide no other volume of their group.
+// A damaged file, and a mount without its server, hide no other volume of their group.
 func TestUnreadFile(t *testing.T) {
 	dir := t.TempDir()
 	k := &fakeKernel{
@@ -275,7 +275,7 @@ func TestUnreadFile(t *testing.T) {
 	}
 }
 
-// The survey says why the file of a device in use is no volume any more, and how to undo it.
+// The survey reports why the file of a device in use is not a volume any more, with the remedy.
 func TestRefusedInUse(t *testing.T) {
 	dir, at := t.TempDir(), Inode{1, 2}
 	for _, row := range []struct {
@@ -296,8 +296,8 @@ func TestRefusedInUse(t *testing.T) {
 	}
 }
 
-// Ensure that the device of a volume whose file was deleted is found, so that
-// it can be released, also beside that of a new file of the same name.
+// Ensure that the device of a deleted file is found, so that it can be released, even beside that of a new
+// file of the same name.
 func TestDeviceOfDeletedFile(t *testing.T) {
 	k := &fakeKernel{loops: []Loop{
 		{Name: "loop1", Number: "7:1", Seq: 101, BackingFile: "/no/vg0/a", Size: 4096},
@@ -326,8 +326,8 @@ func TestDeviceOfDeletedFile(t *testing.T) {
 	}
 }
 
-// Ensure that devices whose identity is not known cost one child, once, and that what can't be
-// asked is an error.
+// Ensure that devices with an unknown identity cost one child, once, and that a device that cannot be
+// identified is an error.
 func TestIdentityIsAskedOnce(t *testing.T) {
 	k := &fakeKernel{loops: []Loop{
 		{Name: "loop1", Number: "7:1", Seq: 11, BackingFile: "/no/vg0/a"},
@@ -363,7 +363,7 @@ func TestIdentityIsAskedOnce(t *testing.T) {
 	}
 }
 
-// Ensure that a link is made, healed, and removed only if it is of the device.
+// Ensure that a link is made and repaired, and removed only if it leads to the device.
 func TestLink(t *testing.T) {
 	dir := t.TempDir()
 	link := filepath.Join(dir, "vg0", "a")
@@ -385,8 +385,7 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// The last volume of a group takes the directory of its link along, while
-// another one comes.
+// The last volume of a group is removed with the directory of its link, while another one is added.
 func TestLinksComeAndGo(t *testing.T) {
 	dir := t.TempDir()
 	var all sync.WaitGroup
@@ -408,8 +407,8 @@ func TestLinksComeAndGo(t *testing.T) {
 	all.Wait()
 }
 
-// A hungRunner is a child that prints the answers of devices as they come. A device without an answer
-// is silent, and has the one in late when it is released. One with the answer "-" is not asked.
+// A hungRunner is a child that prints the answers of devices as they arrive. A device without an answer is
+// silent; when it is released it gets its answer in late. A device with the answer "-" is not asked.
 type hungRunner struct {
 	released chan struct{}
 	answers  map[string]string // by device
@@ -499,7 +498,7 @@ func TestUnasked(t *testing.T) {
 	}
 }
 
-// The child that attaches a volume's file asks the devices itself that flexd could not ask.
+// The child that attaches a volume's file identifies the devices that flexd could not.
 func TestUnaskedActivate(t *testing.T) {
 	k := &fakeKernel{loops: []Loop{{Name: "loop3", Number: "7:3", Seq: 13, BackingFile: "/srv/disk.img"}},
 		files: map[string]FileInfo{"/no/vg0/a": {Exists: true, Regular: true, Inode: Inode{1, 2}}}}
@@ -533,8 +532,8 @@ func (r *attachRunner) Run(_ context.Context, c run.Cmd) (run.Result, error) {
 	return run.Result{}, r.err
 }
 
-// A device that does not say what it is delays one look, and no second one; no
-// further child is started for it. When it answers, it counts.
+// A device that does not answer delays only one look, and no further child is started for it. When it
+// answers, it counts.
 func TestHungDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &fakeKernel{loops: []Loop{
@@ -571,7 +570,7 @@ func TestHungDevice(t *testing.T) {
 	})
 }
 
-// Looks at many volumes at once share scans.
+// Concurrent looks at volumes share scans.
 func TestScanShared(t *testing.T) {
 	const n = 200
 	synctest.Test(t, func(t *testing.T) {
@@ -602,8 +601,8 @@ func TestScanShared(t *testing.T) {
 	})
 }
 
-// Ensure that a look at a volume asks for its file and its device once,
-// and that an activation looks at the file anew.
+// Ensure that a look at a volume reads its file and its device once, and that an activation reads the file
+// again.
 func TestRequestsPerLook(t *testing.T) {
 	file := "/no/vg0/a"
 	k := &fakeKernel{

@@ -9,8 +9,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// A file gets a new uuid, also one that has none or is a copy, but not while a loop device
-// uses it, under any name.
+// A file gets a new uuid, even if it has none or is a copy, but not while a loop device uses it under any
+// name.
 func TestMark(t *testing.T) {
 	n := newNode(t)
 	n.create("a", mib)

@@ -25,8 +25,7 @@ import (
 
 const mib = 1 << 20
 
-// The test binary is also the child that the provider starts. Loop devices that
-// the tests leave behind fail them as a whole.
+// The test binary is also the provider's child. Remaining loop devices fail the tests as a whole.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == "child" {
 		if _, err := os.Stat(noSearch(os.Getppid())); err == nil {
@@ -54,9 +53,8 @@ func TestMain(m *testing.M) {
 
 var scratch = filepath.Join(os.TempDir(), fmt.Sprintf("flexd-loopdev-test-%d", os.Getpid()))
 
-// inOwnNamespace runs the tests in a mount namespace of their own: another test
-// on this machine that makes one would copy our mounts, and keep our devices
-// busy with them.
+// inOwnNamespace runs the tests in their own mount namespace: a namespace of another test would otherwise
+// copy their mounts, and keep their devices busy.
 func inOwnNamespace() (code int, done bool) {
 	if os.Getuid() != 0 || os.Getenv("FLEXD_TEST_NAMESPACE") != "" {
 		return 0, false
@@ -119,7 +117,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// restart forgets all that the provider remembers.
+// restart makes the provider forget its state.
 func (n *node) restart() {
 	n.Provider = New(map[string]string{"vg0": n.dir}, filepath.Join(filepath.Dir(n.dir), "links"), run.NewExec(), NewKernel())
 }
@@ -165,8 +163,8 @@ func (n *node) deactivate(lv volume.LV, d volume.Device) {
 	}
 }
 
-// Ensure that a volume goes its whole way, that each step may be repeated, and
-// that a restarted provider sees the same.
+// Ensure that a volume is created, activated, extended and deactivated, that each step may be repeated, and
+// that a restarted provider has the same state.
 func TestWholeWay(t *testing.T) {
 	n := newNode(t)
 	if got := n.lookUp("a"); got.Presence != volume.Absent {
@@ -243,7 +241,7 @@ func TestWholeWay(t *testing.T) {
 	}
 }
 
-// Ensure that an extension that was cut between the file and the device goes on.
+// Ensure that an extension that was interrupted between the file and the device continues.
 func TestExtendResumes(t *testing.T) {
 	n := newNode(t)
 	lv := n.create("a", 16*mib)
@@ -260,8 +258,8 @@ func TestExtendResumes(t *testing.T) {
 	n.deactivate(lv, d)
 }
 
-// Ensure that a device whose file was cut is not used: kernels before 6.2 or so
-// read zeros beyond the end, which would be taken for blank.
+// Ensure that the device of a truncated file is not used: kernels before 6.2 or so read zeros beyond the end,
+// which would count as blank.
 func TestCutFile(t *testing.T) {
 	n := newNode(t)
 	lv := n.create("a", 16*mib)
@@ -283,8 +281,8 @@ func TestCutFile(t *testing.T) {
 	n.deactivate(lv, d) // it can be deactivated all the same
 }
 
-// Ensure that a volume keeps its device when a hard link takes the place of its deleted
-// name, as backups restore it: it is the same file.
+// Ensure that a volume keeps its device when a hard link to the same file replaces its deleted name, as some
+// backups restore it.
 func TestMovedHardLink(t *testing.T) {
 	n := newNode(t)
 	lv := n.create("a", 16*mib)
@@ -307,8 +305,7 @@ func TestMovedHardLink(t *testing.T) {
 	n.deactivate(lv, d)
 }
 
-// Ensure that no link to its device is left of a volume that was renamed: the number of
-// the device is given to another volume.
+// Ensure that no link to the device of a renamed volume remains: another volume gets the device's number.
 func TestRenamedLink(t *testing.T) {
 	n := newNode(t)
 	a, b := n.create("a", mib), n.create("b", mib)
@@ -328,8 +325,8 @@ func TestRenamedLink(t *testing.T) {
 	}
 }
 
-// mountXFS mounts a new xfs at dir. It returns a function that shuts it down, as a failing disk
-// does: it returns no attributes of its files any more.
+// mountXFS mounts a new xfs at dir. shutDown shuts it down, as a failing disk does: then attributes of its
+// files cannot be read.
 func (n *node) mountXFS(dir string) (shutDown func()) {
 	n.Helper()
 	image := n.TempDir() + "/image"
@@ -349,8 +346,8 @@ func (n *node) mountXFS(dir string) (shutDown func()) {
 	}
 }
 
-// After a restart the device of a file on a filesystem that has shut down is still known, and can
-// be detached: only then the filesystem can be unmounted and repaired.
+// After a restart the device of a file on a filesystem that has shut down is still known, and can be
+// detached; only then the filesystem can be unmounted and repaired.
 func TestDeadDirectory(t *testing.T) {
 	n := newNode(t)
 	shutDown := n.mountXFS(n.dir)
@@ -369,8 +366,7 @@ func TestDeadDirectory(t *testing.T) {
 	}
 }
 
-// A volume does not depend on a device of another file with the same name, whose filesystem has
-// shut down.
+// A volume does not depend on a device of another file with the same name on a filesystem that has shut down.
 func TestDeadDevice(t *testing.T) {
 	n := newNode(t)
 	dir := t.TempDir()
@@ -386,8 +382,7 @@ func TestDeadDevice(t *testing.T) {
 	n.deactivate(lv, d)
 }
 
-// A filesystem with a copy of the file, with its attributes, is mounted over the directory of
-// a volume in use.
+// A filesystem with a copy of the file and its attributes is mounted over the directory of a volume in use.
 func TestMountedOver(t *testing.T) {
 	n := newNode(t)
 	lv := n.create("a", 16*mib)
@@ -416,8 +411,8 @@ func TestMountedOver(t *testing.T) {
 	n.deactivate(lv, d)
 }
 
-// Ensure that a device that shows only a part of its file is not used: a filesystem made
-// there would be lost at the next activation.
+// Ensure that a device that shows only a part of its file is not used: a filesystem made there would be lost
+// at the next activation.
 func TestPartOfFile(t *testing.T) {
 	for _, info := range []unix.LoopInfo64{{Offset: mib}, {Sizelimit: 8 * mib}} {
 		n := newNode(t)
@@ -450,7 +445,7 @@ func TestPartOfFile(t *testing.T) {
 	}
 }
 
-// Ensure that a file without a sector is not attached: its device would stay without one.
+// Ensure that an empty file is not attached: its device would stay empty.
 func TestEmptyFile(t *testing.T) {
 	for _, size := range []int64{0, 511} {
 		n := newNode(t)
@@ -468,8 +463,8 @@ func TestEmptyFile(t *testing.T) {
 	}
 }
 
-// Ensure that a file that was deleted and created again is another volume, and
-// that the old device is still the old one.
+// Ensure that a file that was deleted and created again is another volume, and that the former device still
+// belongs to the former one.
 func TestRecreatedFile(t *testing.T) {
 	n := newNode(t)
 	old := n.create("a", 16*mib)
@@ -499,8 +494,8 @@ func TestRecreatedFile(t *testing.T) {
 	n.deactivate(lv, n.activate(lv))
 }
 
-// Ensure that the device of a deleted file stays attached, whatever is in its place and what becomes of
-// that, until the operator's decision.
+// Ensure that the device of a deleted file stays attached until an operator decides, even if another file
+// replaces it.
 func TestReplaced(t *testing.T) {
 	for name, replace := range map[string]func(n *node, file string){
 		"a volume": func(n *node, file string) { n.sh("mv", n.dir+"/b", file) },
@@ -537,8 +532,8 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// Ensure that neither an exclusive opener of the first free device, nor what lasts from an earlier use,
-// matters for an activation.
+// Ensure that neither an exclusive open of the first free device, nor settings from its earlier use, affect
+// an activation.
 func TestOccupiedDevice(t *testing.T) {
 	n := newNode(t)
 	lv := n.create("a", mib)
@@ -588,7 +583,7 @@ func TestOccupiedDevice(t *testing.T) {
 	n.sh("blockdev", "--setrw", d.Path)
 }
 
-// Ensure that files and devices that are not flexd's are never touched.
+// Ensure that files and devices that are not flexd's are not changed.
 func TestForeign(t *testing.T) {
 	n := newNode(t)
 	file := filepath.Join(n.dir, "a")
@@ -643,7 +638,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// Ensure that a device in use is kept, with any kind of user, and that the user is named.
+// Ensure that a device in use stays, with any kind of user, and that the user is named.
 func TestDeactivateBusy(t *testing.T) {
 	n := newNode(t)
 	lv := n.create("a", 64*mib)
@@ -683,13 +678,12 @@ func TestDeactivateBusy(t *testing.T) {
 	n.deactivate(lv, d)
 }
 
-// noSearch is a file that makes the children end a search among the processes at once.
+// noSearch returns a file that ends a child's search among the processes at once.
 func noSearch(pid int) string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("flexd-loopdev-test-%d-no-search", pid))
 }
 
-// A pod has so many descriptors that they cannot be searched: the kernel knows whether anything
-// has the device open.
+// A pod has too many descriptors to search: the kernel knows whether the device is open.
 func TestDeactivateUnsearched(t *testing.T) {
 	n := newNode(t)
 	if err := os.WriteFile(noSearch(os.Getpid()), nil, 0o600); err != nil {
@@ -729,7 +723,7 @@ func TestReadOnlyVolume(t *testing.T) {
 	n.deactivate(lv, d)
 }
 
-// A directory that is read-only is named, with what to do.
+// The refusal names a read-only directory, with the remedy.
 func TestReadOnlyDirectory(t *testing.T) {
 	n := newNode(t)
 	lv := n.create("a", 16*mib)
@@ -747,8 +741,8 @@ func TestReadOnlyDirectory(t *testing.T) {
 	}
 }
 
-// Ensure that a size that the directory can't hold is refused with numbers and
-// what to do, and that nothing is left.
+// Ensure that a size that does not fit in the directory is refused with numbers and the remedy, and that
+// nothing remains.
 func TestNoRoom(t *testing.T) {
 	n := newNode(t)
 	err := n.Create(t.Context(), n.lock, volume.Name{VG: "vg0", LV: "a"}, 1<<60, "")
@@ -780,8 +774,8 @@ func TestCopiedFile(t *testing.T) {
 	n.deactivate(lv, d)
 }
 
-// Ensure that a further device on the file of a volume is found by any name, and that a volume
-// with two files is neither set up nor deactivated: only the device shows that there are two.
+// Ensure that another device on the file of a volume is found by any name, and that a volume with two files,
+// which only the device shows, is neither set up nor deactivated.
 func TestExclusive(t *testing.T) {
 	defer func(d time.Duration) { soleTimeout = d }(soleTimeout)
 	soleTimeout = 100 * time.Millisecond
@@ -861,7 +855,7 @@ func (n *node) sh(argv ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// detach is losetup -d, which takes effect when nothing has the device open, such as another test.
+// detach runs losetup -d, and waits until nothing, such as another test, has the device open.
 func (n *node) detach(d volume.Device) {
 	n.Helper()
 	n.sh("losetup", "-d", d.Path)
@@ -886,7 +880,7 @@ func (n *node) bind(file, other string) {
 	n.Cleanup(func() { unix.Unmount(other, unix.MNT_DETACH) })
 }
 
-// Ensure that many volumes come and go at once.
+// Ensure that many volumes can be created and removed at once.
 func TestMany(t *testing.T) {
 	n := newNode(t)
 	var wg sync.WaitGroup

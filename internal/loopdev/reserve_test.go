@@ -22,8 +22,8 @@ import (
 
 const gib = 1 << 30
 
-// A disk is a filesystem with the directories of volume groups, as files and numbers, and
-// the runner of the children that create and extend files.
+// A disk is a filesystem with the directories of volume groups, and the runner of the children that create
+// and extend files.
 type disk struct {
 	Kernel
 	mu       sync.Mutex
@@ -109,8 +109,8 @@ func (d *disk) write(file string, bytes int64) {
 
 func lv(i any) volume.Name { return volume.Name{VG: "vg0", LV: fmt.Sprint(i)} }
 
-// Of 1,000 volumes of 60 GiB on a filesystem with 90 GiB free one is created, and a refusal
-// starts no child. With overcommit each must fit alone.
+// Of 1,000 volumes of 60 GiB on a filesystem with 90 GiB free one is created, and a refusal starts no child.
+// With overcommit each must fit by itself.
 func TestPromises(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDisk()
@@ -191,8 +191,8 @@ func TestPromises(t *testing.T) {
 	})
 }
 
-// 200 concurrent creations and extensions do not exceed a limit together, whatever fails, and
-// flexd restarts; what fails is given back.
+// 200 concurrent creations and extensions together do not exceed a limit, with failures and restarts of
+// flexd; failures return their space.
 func TestLimitsTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limits := volume.Limits{Group: volume.Limit{MaxVolumes: 15, MaxTotalSize: 15 * gib}, Namespace: volume.Limit{MaxVolumes: 10, MaxTotalSize: 10 * gib}}
@@ -244,8 +244,8 @@ func TestLimitsTogether(t *testing.T) {
 	})
 }
 
-// The limit is lowered below what exists: nothing is created or extended until enough is
-// removed. A child that does not end keeps its share until it does.
+// The limit is reduced below the existing volumes: nothing is created or extended until enough is removed. A
+// child that does not end keeps its share.
 func TestLimitLowered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDisk()

@@ -15,8 +15,8 @@ import (
 	"github.com/flexd/flexd/test/umount"
 )
 
-// Changes of the volumes' files by hand are reported. What the volumes write is not, nor
-// what cannot be one of them.
+// Changes of the volumes' files by hand are reported, but not writes to the volumes, nor changes of other
+// files.
 func TestWatch(t *testing.T) {
 	n := newNode(t)
 	reported := make(chan string, 100)
@@ -171,7 +171,7 @@ func TestWatchTrouble(t *testing.T) {
 	}
 }
 
-// More happened than the kernel keeps.
+// The kernel's queue of events overflows.
 func TestWatchLost(t *testing.T) {
 	for mask, want := range map[uint32]bool{
 		unix.IN_Q_OVERFLOW: true, unix.IN_UNMOUNT: true, unix.IN_DELETE_SELF: true,

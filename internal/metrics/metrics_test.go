@@ -36,7 +36,7 @@ func (m *Metrics) text(t *testing.T, list status.List, claims ...dsw.Claim) stri
 	return b.String()
 }
 
-// samples returns the samples that begin with a prefix, without those that are 0.
+// samples returns the samples with a prefix, without those that are 0.
 func samples(text, prefix string) string {
 	var found []string
 	for line := range strings.Lines(text) {
@@ -252,7 +252,7 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
-// The longest wait is as old as the first sight of the other node, across calls.
+// The longest wait counts from the first sight of the other node, across calls.
 func TestLongestWait(t *testing.T) {
 	c := config.Default()
 	c.VolumeGroups = []config.VolumeGroup{{Name: "vg0", Provider: "lvm"}, {Name: "svg", Provider: "lvm", Shared: true}}

@@ -17,8 +17,8 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Ensure that the places that are read cover what they must, in order, aligned,
-// and without an overlap, for devices of all sizes.
+// Ensure that the places to read cover the required ones, in order, aligned, and without an overlap, for
+// devices of all sizes.
 func TestSpans(t *testing.T) {
 	for _, size := range []int64{512, 4096, mib, wholeUpTo, wholeUpTo + 512, 1 << 30, 10<<30 + 512, 1 << 40, 5 << 40, 1 << 50} {
 		list := spans(size)
@@ -57,8 +57,8 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// Any data as long as two of the equal parts of a large device is found, and the
-// rest of the device is read evenly, each piece once.
+// Data that is as long as two of the equal parts of a large device is found, and the rest of the device is
+// sampled evenly, each piece once.
 func TestSample(t *testing.T) {
 	for _, size := range []int64{wholeUpTo + 512, 1 << 30, 10<<30 + 512, 3 << 40} {
 		last, part := int64(0), size/samples
@@ -95,8 +95,8 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// Data that is not at a place of the sample is found on a device that flexd did
-// not create: this one is among the first pieces, which are always read.
+// Data outside the sample is found on a device that flexd did not create: it is in the first part, which is
+// always read.
 func TestDataInTheMiddle(t *testing.T) {
 	r := newRig(t, 400*mib)
 	r.write([]byte("data"), 256*mib+700_000)
@@ -113,8 +113,8 @@ func TestDataInTheMiddle(t *testing.T) {
 	}
 }
 
-// Ensure that the places that are read are those where an xfs has superblocks,
-// on one disk, on stripes, and when it was grown since it was made.
+// Ensure that the places to read include the superblocks of an xfs, on one disk, on stripes, and after it was
+// grown.
 func TestSpansOfXFS(t *testing.T) {
 	need(t, "mkfs.xfs")
 	const gib = 1 << 30
@@ -146,7 +146,7 @@ func TestSpansOfXFS(t *testing.T) {
 	}
 }
 
-// Of an xfs with any small number of groups, which mkfsOptions may set, one superblock is read.
+// For an xfs with any small number of groups, which mkfsOptions may set, one superblock is read.
 func TestSpansOfXFSGroups(t *testing.T) {
 	need(t, "mkfs.xfs")
 	for _, agcount := range []int64{3, 6, 7, 12, 31} {
@@ -159,8 +159,7 @@ func TestSpansOfXFSGroups(t *testing.T) {
 	}
 }
 
-// groupsOfXFS asks mkfs.xfs how many allocation groups it would make, of how
-// many bytes.
+// groupsOfXFS returns the number and the size of the allocation groups that mkfs.xfs would make.
 func groupsOfXFS(t *testing.T, size int64, stripes string) (count, ag int64) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "disk")
@@ -185,7 +184,7 @@ func groupsOfXFS(t *testing.T, size int64, stripes string) (count, ag int64) {
 	return count, ag * 4096
 }
 
-// Ensure that blkid's and wipefs's words are understood.
+// Ensure that the output of blkid and wipefs parses.
 func TestSignatures(t *testing.T) {
 	for _, row := range []struct {
 		out  string
@@ -225,7 +224,7 @@ func ext4Block(blocks, shift, high uint32) []byte {
 	return b
 }
 
-// Ensure that superblocks that make no sense are errors.
+// Ensure that invalid superblocks are errors.
 func TestParseSuperblock(t *testing.T) {
 	if sb, err := parseSuperblock(ext4Block(100, 2, 1), "ext4"); err != nil || sb.Size != (1<<32+100)*4096 {
 		t.Errorf("got %+v, %v", sb, err)
@@ -277,7 +276,7 @@ func FuzzParseTools(f *testing.F) {
 	})
 }
 
-// Ensure that the first byte that is not zero is found wherever it is.
+// Ensure that the first byte that is not zero is found at any offset.
 func TestFirstNonZero(t *testing.T) {
 	for n := range 40 {
 		b := make([]byte, n)

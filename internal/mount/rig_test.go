@@ -27,16 +27,14 @@ import (
 
 const mib = 1 << 20
 
-// The main thread is the main goroutine's: of a locked goroutine that ends, the thread
-// ends as well, except this one.
+// Lock the main thread to the main goroutine: another locked goroutine ends its thread with it.
 func init() { runtime.LockOSThread() }
 
-// inside marks the process of the tests, in a mount namespace of its own: another test on this
-// machine that makes one would copy our mounts, and keep our devices busy with them.
+// inside marks the process of the tests in its own mount namespace: a namespace of another test would
+// otherwise copy its mounts, and keep its devices busy.
 const inside = "FLEXD_TEST_NAMESPACE"
 
-// The test binary is also the child that the operations start. What the tests
-// leave behind on the machine fails them as a whole.
+// The test binary is also the child of the operations. Remains on the machine fail the tests as a whole.
 func TestMain(m *testing.M) {
 	proofTime = 100 * time.Millisecond // the children's, too
 	cleanTimeout = 100 * time.Millisecond
@@ -94,18 +92,17 @@ func leftovers() []string {
 	return left
 }
 
-// scratch is where the disks are: in memory where possible, since these tests
-// sync much and are about loop devices, not about this machine's disk.
+// scratch is the directory of the disks, in memory if possible, since these tests sync often.
 var scratch = scratchOf(os.Getpid())
 
 func scratchOf(pid int) string {
 	return filepath.Join(scratchParent(), fmt.Sprintf("flexd-mount-test-%d", pid))
 }
 
-// toolsOf is where the children of a test find programs first.
+// toolsOf returns the first directory in the PATH of a test's children.
 func toolsOf(pid int) string { return filepath.Join(scratchOf(pid), "tools") }
 
-// tool replaces a program for the children of this test by a shell script.
+// tool replaces a program by a shell script for the children of this test.
 func (r *rig) tool(program, script string) {
 	r.Helper()
 	tools := toolsOf(os.Getpid())
@@ -145,9 +142,8 @@ func need(t *testing.T, programs ...string) {
 	}
 }
 
-// A rig is one block device with what a lane would have. Its device is a loop
-// device or, in a virtual machine, a logical volume: newRig makes it, resize and
-// setReadOnly change it, twin copies it.
+// A rig is a block device with the state of a lane: a loop device or, in a virtual machine, a logical volume.
+// newRig makes it, resize and setReadOnly change it, twin copies it.
 type rig struct {
 	*testing.T
 	Ops
@@ -156,7 +152,7 @@ type rig struct {
 	dev       volume.Device
 }
 
-// bareRig returns a rig that has no device yet.
+// bareRig returns a rig without a device.
 func bareRig(t *testing.T) *rig {
 	t.Helper()
 	if err := os.MkdirAll(scratch, 0o700); err != nil {
@@ -220,7 +216,7 @@ func (r *rig) mkdir(name string) string {
 
 func yes() error { return nil }
 
-// record is a format record that stands.
+// record returns the format record, which must exist.
 func (r *rig) record() string {
 	r.Helper()
 	file := filepath.Join(r.dir, "record")
@@ -273,7 +269,7 @@ func (r *rig) format(fsType string, opts ...string) {
 	}
 }
 
-// write puts bytes on the device itself, past no cache.
+// write writes to the device, bypassing no cache.
 func (r *rig) write(b []byte, offset int64) {
 	r.Helper()
 	f, err := os.OpenFile(r.dev.Path, os.O_RDWR, 0)
@@ -289,7 +285,7 @@ func (r *rig) write(b []byte, offset int64) {
 	}
 }
 
-// read returns bytes of the device itself.
+// read reads from the device.
 func (r *rig) read(n int, offset int64) []byte {
 	r.Helper()
 	f, err := os.Open(r.dev.Path)
@@ -304,8 +300,8 @@ func (r *rig) read(n int, offset int64) []byte {
 	return b
 }
 
-// written returns how much was ever written to the device, or discarded, once
-// nothing is left in memory that could be: two that are equal had nothing between.
+// written returns how much was ever written to the device or discarded, after a sync: two equal results mean
+// that nothing was written in between.
 func (r *rig) written() string {
 	r.Helper()
 	f, err := os.Open(r.dev.Path)

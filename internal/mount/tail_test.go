@@ -14,8 +14,8 @@ import (
 	"github.com/flexd/flexd/test/host"
 )
 
-// tailOfMember returns the superblock of an md member with its label at the end (1.0), as a
-// block of a file, and its place on a device of that size.
+// tailOfMember returns the superblock of an md member of version 1.0 as a block of a file, and its offset on
+// a device of that size.
 func tailOfMember(size int64) (block []byte, place int64) {
 	sector := (size/512 - 16) &^ 7
 	return append(mdSuperblock(uint64(sector)), make([]byte, 512)...), sector * 512
@@ -41,7 +41,7 @@ func fill(t *testing.T, dir string, block []byte) {
 	}
 }
 
-// isMember reports whether blkid, like udev, takes the device for a RAID member.
+// isMember reports whether blkid, like udev, reports a RAID member.
 func (r *rig) isMember() bool {
 	r.Helper()
 	dev, err := os.Open(r.dev.Path)
@@ -56,9 +56,9 @@ func (r *rig) isMember() bool {
 	return s.Type == "linux_raid_member" || s.Ambiguous
 }
 
-// A pod that fills its volume with md superblocks gets none to the end of a device that
-// flexd formatted or extended. Where the filesystem covers the whole device, the volume
-// stays usable, if flexd knows it, and no operator's RAID member becomes a filesystem.
+// A pod that fills its volume with md superblocks gets none to the end of a device that flexd formatted or
+// extended. If the filesystem covers the whole device, the volume stays usable while its record exists, and
+// no operator's RAID member is used as a filesystem.
 func TestSuperblocksInFiles(t *testing.T) {
 	for _, fs := range types {
 		for _, way := range []string{"formatted", "extended", "whole"} {
@@ -126,7 +126,7 @@ func TestSuperblocksInFiles(t *testing.T) {
 	}
 }
 
-// What an operator made of a volume is never taken for the content of a file.
+// An operator's change of a volume is never taken for the content of a file.
 func TestMemberIsNoFilesystem(t *testing.T) {
 	md := func(r *rig) {
 		block, place := tailOfMember(r.dev.Size)

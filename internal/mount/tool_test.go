@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Ensure that the programs that parse what a pod has written are not protected from the OOM
-// killer as flexd is, and that their memory is limited.
+// Ensure that programs that parse a pod's data are not protected from the OOM killer, and that their memory
+// is limited.
 func TestToolLimits(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")

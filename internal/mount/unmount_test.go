@@ -103,8 +103,8 @@ func TestUnmountBusy(t *testing.T) {
 	r.unmount(dir)
 }
 
-// A process of anybody that waits in mmap(2) for a filesystem that hangs has the list of its
-// mappings locked. The search for holders names it, and those that it finds without that list.
+// A process that waits in mmap(2) for a hanging filesystem holds the lock of its list of mappings. The search
+// for holders names it, and finds other holders without that list.
 func TestUnmountBusyLocked(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
@@ -148,8 +148,8 @@ func TestUnmountBusyLocked(t *testing.T) {
 	r.unmount(dir)
 }
 
-// The kernel refuses an unmount also while a copy of the mount is in use that it would remove
-// from another mount namespace, as that of a container that receives the host's mounts.
+// The kernel also refuses an unmount that would remove a copy in use in another mount namespace, such as that
+// of a container that receives the host's mounts.
 func TestUnmountBusyCopy(t *testing.T) {
 	if amongOurs(t) {
 		return
@@ -186,7 +186,7 @@ func TestUnmountBusyCopy(t *testing.T) {
 	}
 }
 
-// A thread may have a working directory of its own.
+// A thread may have its own working directory.
 func TestUnmountBusyThread(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
@@ -212,8 +212,7 @@ func TestUnmountBusyThread(t *testing.T) {
 	r.unmount(dir)
 }
 
-// Ensure that a mount of something else, on top of ours or instead of it, is
-// named and left alone.
+// Ensure that a foreign mount, over flexd's or in place of it, is named and not unmounted.
 func TestUnmountForeign(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
@@ -235,8 +234,8 @@ func TestUnmountForeign(t *testing.T) {
 	r.unmount(dir)
 }
 
-// An xfs that has shut down does not open its root, so syncfs(2) cannot be asked whether all
-// data was written. That is reported, and the mount is gone.
+// The root of an xfs that has shut down cannot be opened, so syncfs(2) cannot tell whether all data was
+// written. This is reported, and the mount is gone.
 func TestUnmountShutDown(t *testing.T) {
 	need(t, "mkfs.xfs", "xfs_io")
 	r := newRig(t, 320*mib)
@@ -269,8 +268,8 @@ func TestUnmountShutDown(t *testing.T) {
 	}
 }
 
-// A search that ended early has not seen every mount: it does not take the filesystem for one
-// that is mounted nowhere, which is to be thawed.
+// A search that ended early has not seen every mount: it does not report the filesystem as frozen and mounted
+// nowhere.
 func TestHoldersCut(t *testing.T) {
 	need(t)
 	defer func(n int) { MaxSearch = n }(MaxSearch)

@@ -19,7 +19,7 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// tmpfs mounts one, and returns the id of the mount.
+// tmpfs mounts a tmpfs, and returns the id of the mount.
 func (r *rig) tmpfs(name, options string) (dir string, id int) {
 	r.Helper()
 	dir = r.mkdir(name)
@@ -41,8 +41,8 @@ func (r *rig) mountID(dir string) int {
 
 func (r *rig) gauge() *Gauge { return &Gauge{Runner: r.Runner, Locks: []string{r.lock}} }
 
-// One child reads all filesystems. Full is one without free space or inodes, until there are
-// some; a mount that is gone or covered is not read.
+// One child reads all filesystems. A filesystem without free space or inodes is full; a mount that is gone or
+// covered is not read.
 func TestUsage(t *testing.T) {
 	need(t)
 	r := bareRig(t)
@@ -137,8 +137,8 @@ func (h *hungRunner) Run(_ context.Context, c run.Cmd) (run.Result, error) {
 	return run.Result{Stdout: []byte(out)}, nil
 }
 
-// What a child waits for that cannot be killed is not read again before it has ended; without
-// a free lock no child is started.
+// A filesystem whose child cannot be killed is not read again before the child has ended; without a free lock
+// no child is started.
 func TestUsageStuck(t *testing.T) {
 	h := &hungRunner{hangs: map[int]bool{2: true, 3: true}, done: make(chan struct{})}
 	dir := t.TempDir()

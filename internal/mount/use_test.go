@@ -24,7 +24,7 @@ import (
 	"github.com/flexd/flexd/test/umount"
 )
 
-// loop attaches a loop device to a file or device until the function is called.
+// loop attaches a loop device to a file or device until detach is called.
 func (r *rig) loop(to string) (path string, detach func()) {
 	r.Helper()
 	path = strings.TrimSpace(r.sh("losetup", "-f", "--show", to))
@@ -32,8 +32,7 @@ func (r *rig) loop(to string) (path string, detach func()) {
 	return path, detach
 }
 
-// A device that something else uses is not checked, formatted or mounted, and
-// the error names the user.
+// A device with another user is not checked, formatted or mounted, and the error names the user.
 func TestInUse(t *testing.T) {
 	for _, row := range []struct {
 		name string
@@ -154,7 +153,7 @@ func TestInUse(t *testing.T) {
 	}
 }
 
-// A chrooted process does not see the mount that others in its mount namespace have.
+// A chrooted process does not see the mount of other processes in its mount namespace.
 func TestInUse_chroot(t *testing.T) {
 	need(t, "unshare", "chroot", "mkfs.ext4")
 	r := newRig(t, 64*mib)
@@ -177,7 +176,7 @@ func TestInUse_chroot(t *testing.T) {
 	r.isUsed(volume.InUse, "mounted in its mount namespace", dir)
 }
 
-// node makes another node of the device, as a jail of a VM has one.
+// node makes another node of the device, such as the one in a jail of a VM.
 func (r *rig) node() string {
 	r.Helper()
 	path := filepath.Join(r.TempDir(), "drive") // not below /dev, as r.dir may be
@@ -221,9 +220,8 @@ func (r *rig) isUsed(use volume.Use, words ...string) {
 	}
 }
 
-// A filesystem that does not answer, below a loop device that has nothing to do with
-// the volume, keeps it from nothing: neither one without its server, nor a local one whose
-// disk hangs.
+// A hanging filesystem below an unrelated loop device does not affect the volume, be it one without its
+// server or a local one whose disk hangs.
 func TestHungNeighbour(t *testing.T) {
 	for _, row := range []struct {
 		name string
@@ -276,8 +274,8 @@ func TestHungNeighbour(t *testing.T) {
 	}
 }
 
-// A loop device on the volume is found also if its path leads to another device here, as one of a
-// container with a /dev of its own.
+// A loop device on the volume is found even if its path leads to another device here, as that of a container
+// with its own /dev.
 func TestLoopOnNodeElsewhere(t *testing.T) {
 	r := newRig(t, mib)
 	dir, _ := r.tmpfs("dev", "")
@@ -305,8 +303,7 @@ func TestLoopOnNodeElsewhere(t *testing.T) {
 	}
 }
 
-// A process that has the device open for an instant, as udev's blkid does, fails
-// nothing.
+// A process that has the device open for a moment, as udev's blkid does, causes no failure.
 func TestInUse_transient(t *testing.T) {
 	r := newRig(t, 64*mib)
 	f, err := os.Open(r.dev.Path)
@@ -317,7 +314,7 @@ func TestInUse_transient(t *testing.T) {
 	r.format("ext4")
 }
 
-// A process that has a file open since its mount went is named.
+// A process with an open file on an unmounted filesystem is named.
 func TestInUse_openFile(t *testing.T) {
 	for _, fsType := range []string{"ext4", "xfs"} {
 		r := newRig(t, 400*mib)
@@ -341,8 +338,8 @@ func TestInUse_openFile(t *testing.T) {
 	}
 }
 
-// A filesystem that was frozen when it was unmounted is distinguished from other uses, and
-// the advice thaws it.
+// A filesystem that was frozen when it was unmounted is distinguished from other uses, and the remedy thaws
+// it.
 func TestInUse_frozen(t *testing.T) {
 	need(t, "fsfreeze")
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
@@ -378,7 +375,7 @@ func TestInUse_frozen(t *testing.T) {
 	}
 }
 
-// A loop device can keep a filesystem active when its mount is gone.
+// A loop device can keep an unmounted filesystem active.
 func TestInUse_loopInside(t *testing.T) {
 	for _, fsType := range []string{"ext4", "xfs"} {
 		r := newRig(t, 400*mib)
@@ -398,7 +395,7 @@ func TestInUse_loopInside(t *testing.T) {
 	}
 }
 
-// The first mount of a volume reuses no superblock: its options would be another's.
+// The first mount of a volume does not reuse a superblock, which may have other options.
 func TestFirstMount(t *testing.T) {
 	need(t, "mkfs.xfs")
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
@@ -424,8 +421,8 @@ func TestFirstMount(t *testing.T) {
 	}
 }
 
-// nouuid takes away the kernel's only check against an xfs that is mounted from two
-// devices with the same bytes.
+// nouuid disables the kernel's only check against an xfs that is mounted from two devices with the same
+// bytes.
 func TestTwins_sameBytes(t *testing.T) {
 	r := newRig(t, 400*mib)
 	r.format("xfs")
@@ -460,9 +457,9 @@ func TestTwins_sameBytes(t *testing.T) {
 	}
 }
 
-// An unrelated xfs does not hold up the mount of a copy, also if its disk hangs or fails: its UUID is
-// read from a mount of it in any mount namespace. If its UUID is unknown because the kernel shut it
-// down, a copy is refused unless the two are known to be different.
+// An unrelated xfs does not delay the mount of a copy, even if its disk hangs or fails: its UUID is read from
+// a mount of it in any mount namespace. If its UUID is unknown because the kernel shut it down, a copy is
+// refused unless the two are known to be different.
 func TestTwins_unrelated(t *testing.T) {
 	need(t, "mkfs.xfs", "xfs_io", "unshare", "blockdev")
 	for _, row := range []struct {
@@ -538,8 +535,7 @@ func TestTwins_unrelated(t *testing.T) {
 	}
 }
 
-// A filesystem that is larger than its device is not given to a further pod, and no
-// fsck runs on it.
+// A filesystem that is larger than its device is given to no further pod, and no fsck runs on it.
 func TestTruncated(t *testing.T) {
 	need(t, "mkfs.xfs", "mkfs.btrfs")
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
@@ -576,8 +572,7 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// Ensure that a loop device whose backing file cannot be asked for is not taken for a
-// device of another kind.
+// Ensure that a loop device with an unknown backing file is not taken for a device of another kind.
 func TestLoopsOnUnknown(t *testing.T) {
 	r := newRig(t, mib)
 	null, err := os.Open(os.DevNull)
@@ -593,8 +588,8 @@ func TestLoopsOnUnknown(t *testing.T) {
 	}
 }
 
-// Ensure that a loop device is opened without its node in /dev, and by none that would stay
-// there when the process is killed.
+// Ensure that a loop device is opened without its node in /dev, and that no temporary node remains after a
+// kill.
 func TestOpenLoop(t *testing.T) {
 	r := newRig(t, mib)
 	r.sh("mount", "--bind", os.DevNull, r.dev.Path)
@@ -612,8 +607,8 @@ func TestOpenLoop(t *testing.T) {
 	}
 }
 
-// A program that writes to the start of a device directly drops the cached pages there, by which
-// flexd notices that the device is open.
+// A program that writes directly to the start of a device drops the cached pages there; this shows flexd that
+// the device is open.
 func TestDirectWrites(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.format("ext4")
@@ -651,7 +646,7 @@ func TestDirectWrites(t *testing.T) {
 	}
 }
 
-// A volume does not depend on a loop device of another file, whose filesystem has shut down.
+// A volume does not depend on a loop device of another file on a filesystem that has shut down.
 func TestDeadLoop(t *testing.T) {
 	need(t, "mkfs.xfs")
 	dead, r := newRig(t, 400*mib), newRig(t, mib)
@@ -674,8 +669,8 @@ func TestDeadLoop(t *testing.T) {
 	}
 }
 
-// A loop device whose file is in another mount namespace is not opened if the last look has
-// compared it: a child could wait for that filesystem for ever.
+// A loop device whose file is in another mount namespace is not opened if the last look has compared it: a
+// child could wait for that filesystem forever.
 func TestLoopElsewhere(t *testing.T) {
 	r := newRig(t, mib)
 	dir, _ := r.tmpfs("elsewhere", "")

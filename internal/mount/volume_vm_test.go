@@ -18,14 +18,12 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// everyKindOnce reports whether one content of each kind is enough for
-// TestNeverFormat: a process costs much here, and the host tries them all. Soaking
-// leaves nothing out.
+// everyKindOnce reports whether TestNeverFormat tries one content of each kind only: a process is slow here,
+// and the host tries them all. With FLEXD_SOAK everything is tried.
 var everyKindOnce = os.Getenv("FLEXD_SOAK") == ""
 
-// leftOut are tests whose outcome does not depend on the kind of the device, unless they are asked for:
-// the host runs them each time, and those of internal/lvm zero logical volumes. The host may have no right
-// to extend an ext4.
+// leftOut are tests that do not depend on the kind of the device; they run only by name. The host runs them,
+// and internal/lvm tests the zeroing of logical volumes. The host may not be allowed to extend an ext4.
 var leftOut = func() string {
 	if !everyKindOnce {
 		return ""
@@ -38,9 +36,8 @@ var leftOut = func() string {
 	}, "|")
 }()
 
-// A disk is a logical volume of the group vg0, which is made of the disks of
-// FLEXD_TEST_DISKS but the last. It is never removed, so that all extents of the
-// next one are as blank as the disks were.
+// A disk is a logical volume of the group vg0, on all disks of FLEXD_TEST_DISKS but the last. It is never
+// removed, so that the extents of the next one are blank.
 type disk struct{ lv string }
 
 var group = sync.OnceValue(func() error {
@@ -85,7 +82,7 @@ func newRig(t *testing.T, size int64) *rig {
 	return r
 }
 
-// node is the kernel's own node of the volume: /dev/dm-N.
+// node returns the kernel's node of the volume: /dev/dm-N.
 func (r *rig) node() string {
 	r.Helper()
 	var st unix.Stat_t
@@ -107,7 +104,7 @@ func (r *rig) setReadOnly() {
 	r.observe(r.dev.Path)
 }
 
-// twin is a copy of what is on the device now, be it mounted or not.
+// twin returns a copy of the present content of the device, which may be mounted.
 func (r *rig) twin() *rig {
 	r.Helper()
 	c := newRig(r.T, r.dev.Size)
@@ -115,8 +112,7 @@ func (r *rig) twin() *rig {
 	return c
 }
 
-// table makes a device of the last disk and of a device-mapper table, in which
-// DISK stands for it.
+// table makes a device of a device-mapper table, in which DISK stands for the last disk.
 func table(t *testing.T, lines ...string) *rig {
 	t.Helper()
 	if err := group(); err != nil {
@@ -137,8 +133,7 @@ func table(t *testing.T, lines ...string) *rig {
 	return r
 }
 
-// Ensure that a device of which a part can't be read is unknown, which is never
-// blank, wherever that part is.
+// Ensure that a device with an unreadable part, at any place, is unknown, and not blank.
 func TestUnreadablePart(t *testing.T) {
 	const size = 320 * mib / 512 // in sectors
 	for name, from := range map[string]int{
@@ -174,8 +169,8 @@ func TestUnreadablePart(t *testing.T) {
 	}
 }
 
-// A filesystem before a part that cannot be read counts only while that is due to a reshape, if flexd has
-// seen it and it ends before that part. Otherwise the volume is unknown.
+// A filesystem before an unreadable part counts only during a reshape, if flexd has a record of it and it
+// ends before that part. Otherwise the volume is unknown.
 func TestUnreadableEnd(t *testing.T) {
 	const readable, size = 64 * mib / 512, 96 * mib / 512 // in sectors
 	r := table(t, fmt.Sprintf("0 %d linear DISK 2048", readable), fmt.Sprintf("%d %d error", readable, size-readable))
@@ -203,8 +198,7 @@ func TestUnreadableEnd(t *testing.T) {
 	}
 }
 
-// Ensure that an xfs whose head was zeroed is found on stripes too, where mkfs
-// makes its groups of another size.
+// Ensure that an xfs with a zeroed head is also found on stripes, where mkfs makes groups of another size.
 func TestStripes(t *testing.T) {
 	r := newRig(t, 64*mib) // for the group
 	r.sh("lvcreate", "-qq", "-y", "-Zn", "-Wn", "-i", "2", "-I", "64k", "-L", "1G", "-n", "striped", "vg0")
@@ -221,9 +215,8 @@ func TestStripes(t *testing.T) {
 	}
 }
 
-// Ensure that what reads as zeros is not formatted if it is known to be no disk,
-// and that a device which is gone is not mistaken for the one that has its name
-// or its number now.
+// Ensure that a device that is not a disk is not formatted although it reads as zeros, and that a missing
+// device is not confused with a new one of its name or number.
 func TestNotTheDevice(t *testing.T) {
 	r := table(t, "0 131072 zero")
 	if fs := r.probe(""); fs.Content != volume.Blank {
@@ -261,8 +254,8 @@ func TestNotTheDevice(t *testing.T) {
 	now.format("ext4")
 }
 
-// Linux 6.1 counts the requests to a device of device-mapper although its queue/iostats is 0: what a
-// failed mkfs left there is erased.
+// Linux 6.1 counts the requests to a device-mapper device although its queue/iostats is 0: the remains of a
+// failed mkfs are erased.
 func TestClean(t *testing.T) {
 	r := newRig(t, 16*mib)
 	r.write([]byte("of mkfs"), 2*mib)

@@ -18,7 +18,7 @@ import (
 
 var formerLine = []byte("a line of the former tenant, 32 B")[:32]
 
-// occupied fills a part of a device as another volume would have.
+// occupied fills a part of a device with data of another volume.
 func (r *rig) occupied(from, to int64) {
 	r.Helper()
 	for b := bytes.Repeat(formerLine, mib/32); from < to; from += int64(len(b)) {
@@ -31,8 +31,8 @@ func (r *rig) former(from, to int64) int {
 	return bytes.Count(r.read(int(to-from), from), formerLine)
 }
 
-// Ensure that all of a device is zeroed, with progress, also where the blank proof reads
-// nothing.
+// Ensure that all of a device is zeroed, with progress, including the parts that the blank check does not
+// read.
 func TestZeroAll(t *testing.T) {
 	r := newRig(t, 320*mib)
 	r.occupied(0, r.dev.Size)
@@ -61,8 +61,8 @@ func TestZeroAll(t *testing.T) {
 	}
 }
 
-// A blank volume that is extended stays blank, although other places of a larger device are read, and
-// also after an interruption. What has data in its former part is not written.
+// A blank volume stays blank when it is extended, although other places of a larger device are read, also
+// after an interruption. If its former part has data, nothing is written.
 func TestZeroFrom(t *testing.T) {
 	for _, row := range []struct{ from, to int64 }{{64 * mib, 96 * mib}, {320 * mib, 640 * mib}, {512 * mib, 520 * mib}} {
 		r := newRig(t, row.from)
@@ -94,7 +94,7 @@ func TestZeroFrom(t *testing.T) {
 	}
 }
 
-// md10 returns the superblock of an md RAID of version 1.0, whose place is 8 KiB before the end.
+// md10 returns an md superblock of version 1.0, whose place is 8 KiB before the end.
 func md10(size int64) []byte {
 	sb := binary.LittleEndian.AppendUint32(nil, 0xa92b4efc)
 	sb = append(sb, 1) // the version
@@ -104,7 +104,8 @@ func md10(size int64) []byte {
 	return sb
 }
 
-// A program that has the device of an interrupted creation open plainly, as a VM does, keeps its data.
+// The data of a program that has opened the device of an interrupted creation without O_EXCL, as a VM does,
+// stays.
 func TestZeroInUse(t *testing.T) {
 	r := newRig(t, 64*mib)
 	f, err := os.OpenFile(r.dev.Path, os.O_RDWR, 0)
@@ -128,7 +129,7 @@ func TestZeroInUse(t *testing.T) {
 	}
 }
 
-// Ensure that a part is zeroed by each child, and the next one continues.
+// Ensure that each child zeroes a part, and the next child continues.
 func TestZeroParts(t *testing.T) {
 	r := newRig(t, 64*mib)
 	r.occupied(0, r.dev.Size)
@@ -158,8 +159,8 @@ func TestZeroParts(t *testing.T) {
 	}
 }
 
-// Ensure that what is added to a device is zeroed behind its mounted filesystem, which keeps
-// its data, and that the filesystem is extended then.
+// Ensure that added space is zeroed behind a mounted filesystem, which keeps its data, and that the
+// filesystem is extended afterwards.
 func TestZeroBehind(t *testing.T) {
 	for _, fs := range types {
 		t.Run(fs.name, func(t *testing.T) {

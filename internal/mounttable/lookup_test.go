@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ensure that a table says of each directory which mount a lookup of it reaches,
-// as the kernel does, whatever is mounted, bound, moved and propagated there.
+// Ensure that a table finds the mount that a lookup of each directory reaches, as the kernel does, after
+// mounts, binds, moves and propagation.
 func TestLookup(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -39,8 +39,8 @@ func TestLookup(t *testing.T) {
 	})
 }
 
-// Ensure that a process in another namespace sees a mount where its own name of the directory
-// leads, whatever it has at other paths of the same filesystem.
+// Ensure that a process in another namespace sees a mount at its own name of the directory, whatever is at
+// other paths of the same filesystem there.
 func TestOtherTable(t *testing.T) {
 	const dir, disk = "/data/kubelet/pods/1/v", " rw - ext4 /dev/loop1 rw\n"
 	own := func(shared, mounted string) string {
@@ -97,8 +97,8 @@ func TestOtherTable(t *testing.T) {
 	}
 }
 
-// A pod can make a line of the node's table as long as it likes: it moves a directory that is
-// bind-mounted, as for a subPath, below deep ones.
+// A pod can make a line of the node's table very long: it moves a bind-mounted directory, such as a subPath,
+// into a deep tree.
 func TestLongLine(t *testing.T) {
 	base := t.TempDir()
 	onThread(t, func() {
@@ -140,11 +140,11 @@ func TestLongLine(t *testing.T) {
 	})
 }
 
-// The main thread stays the main goroutine's: /proc/self is about that thread, and
-// onThread must not leave it in another mount namespace.
+// Lock the main thread to the main goroutine: /proc/self is about that thread, and onThread must not move it
+// to another mount namespace.
 func init() { runtime.LockOSThread() }
 
-// onThread runs f on a thread of its own, which ends with it.
+// onThread runs f on a new thread, which ends with it.
 func onThread(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -200,8 +200,7 @@ func lookupRound(t *testing.T, rnd *rand.Rand, root string) (hidden, copies int)
 	return hidden, copies
 }
 
-// unmountOne unmounts what a lookup of dir reaches, and expects that its copies go
-// with it.
+// unmountOne unmounts the mount at dir, and expects that its copies are unmounted with it.
 func unmountOne(t *testing.T, dir string) int {
 	before := threadTable(t)
 	e := before.Top(dir)
@@ -221,7 +220,7 @@ func unmountOne(t *testing.T, dir string) int {
 	return copies
 }
 
-// mountedOn reports whether something is mounted on c: the kernel keeps it then.
+// mountedOn reports whether something is mounted on c; then the kernel keeps c.
 func mountedOn(tab *Table, c *Entry) bool {
 	return slices.ContainsFunc(tab.All(), func(m *Entry) bool { return m.Parent == c.ID && m != c })
 }
@@ -252,7 +251,7 @@ func compareLookups(t *testing.T, dirs []string) (hidden int) {
 	return hidden
 }
 
-// threadTable is the mount table of this thread.
+// threadTable returns the mount table of this thread.
 func threadTable(t *testing.T) *Table {
 	t.Helper()
 	f, err := os.Open("/proc/thread-self/mountinfo")
@@ -275,8 +274,7 @@ func textOf(tab *Table) string {
 	return b.String()
 }
 
-// Ensure that lookups cost as much as their paths are deep, not as many mounts as
-// there are.
+// Ensure that the cost of a lookup depends on the depth of the path, not on the number of mounts.
 func TestLookupVisits(t *testing.T) {
 	cost := func(n int) int64 {
 		tab, err := Read(strings.NewReader(string(bigTable(n))))

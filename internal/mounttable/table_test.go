@@ -84,7 +84,7 @@ func TestStackOrder(t *testing.T) {
 	}
 }
 
-// Ensure that a mount is distinguished from one that is hidden by a mount above it.
+// Ensure that Over returns the mount that hides another one.
 func TestOver(t *testing.T) {
 	tab, err := Read(strings.NewReader(
 		"62 1 253:1 / / rw - ext4 /dev/sda rw\n" +
@@ -116,8 +116,7 @@ func TestOver(t *testing.T) {
 	}
 }
 
-// Ensure that a table with one line that is torn, short or no mountinfo at all
-// is an error, never a part of a table.
+// Ensure that a table with an invalid or incomplete line is an error, never a partial table.
 func TestReadTableNeverPartial(t *testing.T) {
 	for _, bad := range []string{
 		"",
@@ -146,8 +145,7 @@ type fakeSys struct {
 func (f fakeSys) numberOf(path string) string { return f.nodes[path] }
 func (f fakeSys) btrfs() [][]string           { return f.filesystems }
 
-// Ensure that a btrfs is found by each of its devices, by whatever name the
-// table shows.
+// Ensure that a btrfs is found by each of its devices, for any name in the table.
 func TestOfDeviceBtrfs(t *testing.T) {
 	tab, err := Read(strings.NewReader(fedora))
 	if err != nil {
@@ -174,7 +172,7 @@ func TestOfDeviceBtrfs(t *testing.T) {
 	}
 }
 
-// countingSys is a host with n btrfs that counts what is read of it.
+// countingSys is a host with n btrfs that counts reads.
 type countingSys struct{ n, reads int }
 
 func (c *countingSys) numberOf(path string) string {
@@ -190,8 +188,8 @@ func (c *countingSys) btrfs() (all [][]string) {
 	return all
 }
 
-// At each mount event the mounts of every volume are looked up. The cost is not the product of
-// the volumes and the btrfs.
+// At each mount event the mounts of every volume are looked up. The cost is not the product of the numbers of
+// volumes and btrfs.
 func TestDevicesReadOnce(t *testing.T) {
 	const n = 400
 	var text strings.Builder
@@ -219,8 +217,7 @@ func TestDevicesReadOnce(t *testing.T) {
 	}
 }
 
-// Ensure that the name that a btrfs shows counts only where it leads to a device
-// of a btrfs.
+// Ensure that the source name of a btrfs counts only if it leads to a device of a btrfs.
 func TestSourceNumber(t *testing.T) {
 	s := fakeSys{nodes: map[string]string{"/dev/vg0/data": "253:0", "/dev/vg0/new": "253:1"}, filesystems: [][]string{{"253:0"}}}
 	for _, row := range []struct{ fs, source, want string }{
@@ -236,7 +233,7 @@ func TestSourceNumber(t *testing.T) {
 	}
 }
 
-// Ensure that long lines mean the same as short ones.
+// Ensure that long lines parse like short ones.
 func TestShorten(t *testing.T) {
 	table := func() []string {
 		tab, err := Read(strings.NewReader(fedora + `97 62 7:5 /a\134040\040\011\012#\134 /mnt/b\040c rw master:1 - ext4 /dev/x\040y rw,a=b\054` + "\n"))
@@ -305,7 +302,7 @@ func FuzzReadTable(f *testing.F) {
 	})
 }
 
-// A table as a busy node has it.
+// bigTable returns a table like that of a busy node.
 func bigTable(n int) []byte {
 	var b bytes.Buffer
 	b.WriteString("62 1 253:1 / / rw,relatime shared:1 - ext4 /dev/mapper/root rw\n")
@@ -316,8 +313,8 @@ func bigTable(n int) []byte {
 	return b.Bytes()
 }
 
-// BenchmarkRead reads the table of a node with 1,000 mounts, of which one comes or goes
-// between two looks: anew, and with a memory of the last.
+// BenchmarkRead reads the table of a node with 1,000 mounts, of which one changes between two reads: with a
+// new Reader, and with the same.
 func BenchmarkRead(b *testing.B) {
 	whole := bigTable(1000)
 	texts := [][]byte{whole, whole[:bytes.LastIndexByte(whole[:len(whole)-1], '\n')+1]}
@@ -334,8 +331,7 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// Ensure that a reader with a memory sees what one without sees, whatever came
-// and went between, and that a bad line does not spoil it for good.
+// Ensure that a Reader returns the same tables as Read, after any changes, and after a bad line.
 func TestReaderRemembers(t *testing.T) {
 	line := func(id int) string {
 		return fmt.Sprintf("%d 1 7:%d / /mnt/%d rw shared:%d - ext4 /dev/loop%d rw,x=%d\n", id, id%3, id%7, id, id%3, id%2)
@@ -421,8 +417,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Ensure that the path of a directory has each known directory on it, in order, also
-// in trees that later ones share memory with.
+// Ensure that the path of a directory has each known directory on it, in order, also in trees that share
+// memory.
 func TestTree(t *testing.T) {
 	var (
 		trees []tree

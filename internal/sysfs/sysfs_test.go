@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// Ensure that lines of any length are read whole, and that a file without one is an error
-// only if it is not there.
+// Ensure that lines of any length are read, and that an empty file is no error.
 func TestLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	for _, n := range []int{0, 1, 254, 255, 256, 257, 511, 512, 4096} {

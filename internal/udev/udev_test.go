@@ -94,8 +94,8 @@ func TestWrong(t *testing.T) {
 	wrong(Installed + " is not")
 }
 
-// A second flexd, such as one that is tried out, leaves the rule of the first one alone. The
-// installer's rule is that of the default directory, in which no flexd has run.
+// A second flexd, for example in a trial, does not change the rule of the first one. The installer's rule is
+// for the default directory, in which no flexd has run yet.
 func TestOther(t *testing.T) {
 	root := t.TempDir()
 	is := func(stateDir, want string) {

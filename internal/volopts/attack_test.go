@@ -31,7 +31,7 @@ func TestMkfsOptions(t *testing.T) {
 	}
 }
 
-// Each refused option is refused with the word that was wrong.
+// The refusal of each option names the wrong word.
 func TestMkfsOptionsAsAttacks(t *testing.T) {
 	for _, tt := range []struct{ fs, text, word string }{
 		{"ext4", "-d /etc", `"/etc"`},
