@@ -13,9 +13,8 @@ import (
 	"github.com/flexd/flexd/test/host"
 )
 
-// burst asks flexd for the same of each volume at once, each over a connection
-// of its own, as many flexdrivers do that kubelet starts at once. It returns how
-// long it took from the first request to the last answer.
+// burst makes the same call for each volume at once, each over its own connection, as concurrent flexdrivers
+// do. It returns the time from the first request to the last answer.
 func burst(n *host.Node, verb string, blobs []string) (took time.Duration, err error) {
 	conns := make([]net.Conn, len(blobs))
 	for i := range conns {

@@ -11,8 +11,8 @@ import (
 	"github.com/flexd/flexd/test/host"
 )
 
-// calls measures flexdriver on a volume that is ready, against the least that a
-// Go program costs and against a driver written in shell.
+// calls measures flexdriver on a mounted volume, against the minimal cost of a Go program and against a shell
+// driver.
 func calls(ctx context.Context, n *host.Node, runs int) (goals []goal, err error) {
 	v := host.Volume{Name: "pv1", FSType: "ext4", Options: map[string]string{"volumegroup": host.VG, "volumeID": "data", "size": "64m"}}
 	global := n.GlobalDir(v)

@@ -18,16 +18,15 @@ const (
 	foreignRuns   = 10 // of each call in a round
 )
 
-// A foreignCall is a call whose cost is compared, and its goal in readings of the
-// mount table: it is changed by each step, so flexd reads it before the first one,
-// for the gate where something has changed, and after the last one.
+// A foreignCall is a call with its goal, in readings of the mount table: flexd reads it before the first
+// step, before the mount if it has changed, and after the last step.
 type foreignCall struct {
 	what      string
 	readings  float64
 	few, many samples
 }
 
-// foreign measures calls on a node with 10,000 mounts of others beside one with few.
+// foreign measures calls on a node with 10,000 foreign mounts and on one with few.
 func foreign(ctx context.Context, n *host.Node) (goals []goal, err error) {
 	others := filepath.Join(n.Dir, "others")
 	if err := os.Mkdir(others, 0o755); err != nil {
@@ -79,7 +78,7 @@ func foreign(ctx context.Context, n *host.Node) (goals []goal, err error) {
 	return goals, nil
 }
 
-// makeForeign makes mounts of others, all below one mount, so that they go with it.
+// makeForeign makes foreign mounts below one mount, so that they are unmounted with it.
 func makeForeign(dir string) error {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
 		return err
@@ -96,8 +95,8 @@ func makeForeign(dir string) error {
 	return nil
 }
 
-// podLives lets two pods have one volume, one after the other, and measures the
-// calls. The volume has a filesystem already, unless this is the first time.
+// podLives gives two pods one volume, one after the other, and measures the calls. The volume has a
+// filesystem, except the first time.
 func podLives(ctx context.Context, n *host.Node, making bool, took func(call int, d time.Duration)) error {
 	v := host.Volume{Name: "data", FSType: "ext4", Options: map[string]string{"volumegroup": host.VG, "volumeID": "crowd", "size": "64m"}}
 	var dirs []string

@@ -22,7 +22,7 @@ const (
 	idlePods    = 50 // of each volume
 )
 
-// idle watches a flexd that has nothing to do.
+// idle observes a flexd that has nothing to do.
 func idle(ctx context.Context, n *host.Node, rest time.Duration) (goals []goal, err error) {
 	started := time.Now()
 	if err := claim(ctx, n); err != nil {
@@ -98,7 +98,7 @@ func claim(ctx context.Context, n *host.Node) error {
 	return errors.Join(errs[:min(3, len(errs))]...)
 }
 
-// A watched is what flexd did while nothing was asked of it.
+// A watched has the system calls of an idle flexd.
 type watched struct {
 	cpu      time.Duration
 	resident int64

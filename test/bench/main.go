@@ -28,7 +28,7 @@ type goal struct {
 	met      bool
 }
 
-// A part of the measurements is about one thing.
+// A part is a group of measurements.
 type part struct {
 	name    string
 	measure func(context.Context) ([]goal, error)
@@ -101,7 +101,7 @@ func main() {
 	}
 }
 
-// onNode gives a measurement a node of its own, on which flexd runs.
+// onNode runs a measurement on a new node with flexd.
 func onNode(measure func(context.Context, *host.Node) ([]goal, error)) func(context.Context) ([]goal, error) {
 	return func(ctx context.Context) (goals []goal, err error) {
 		n, err := host.New("bin", time.Hour)
@@ -136,7 +136,7 @@ func insideNamespace(stdout io.Writer, args ...string) int {
 	return host.Again(stdout, args, inside+"=1")
 }
 
-// print says what came of the goals, and whether all are met.
+// print prints the results, and returns whether all goals are met.
 func print(goals []goal) bool {
 	all := true
 	fmt.Printf("%-52s %-12s %-24s\n", "", "goal", "measured")
@@ -161,7 +161,7 @@ func (s samples) at(q float64) time.Duration {
 
 func (s samples) median() time.Duration { return s.at(0.5) }
 
-// show prints what was measured of one thing, with its spread.
+// show prints the samples' quantiles.
 func (s samples) show(what string) {
 	fmt.Printf("  %-44s median %8v   10%% %8v   90%% %8v   n %d\n", what, round(s.median()), round(s.at(0.1)), round(s.at(0.9)), len(s))
 }
@@ -175,8 +175,8 @@ func round(d time.Duration) time.Duration {
 
 func ratio(a, b samples) float64 { return float64(a.median()) / float64(b.median()) }
 
-// turnByTurn is the median of the ratios within each turn: for turns so long that
-// the machine is not the same in all of them.
+// turnByTurn returns the median of the ratios of each turn, for turns so long that the machine's speed
+// changes between them.
 func turnByTurn(a, b samples) float64 {
 	var all []float64
 	for i := range a {

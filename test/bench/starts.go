@@ -39,8 +39,8 @@ const (
 	eventHeader     = 16 // what, cpu, timestamp
 )
 
-// hearStarts begins to count what the process and its descendants start. An fd
-// is left open for the life of this program.
+// hearStarts begins to count the processes that root and its descendants start. It leaves an fd open until
+// this program ends.
 func hearStarts(root int) (*starts, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_CONNECTOR)
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *starts) heard(event []byte) {
 	}
 }
 
-// program names what a process runs.
+// program returns the name of a process's program.
 func program(pid int) string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	words := strings.Split(string(text), "\x00")
@@ -119,8 +119,8 @@ func program(pid int) string {
 	return name
 }
 
-// take returns what was started since the last time: how many processes, and
-// which programs, of them how many of LVM's.
+// take returns the starts since the last call: the number of processes, their programs, and the number of
+// LVM's.
 func (s *starts) take() (forks int, programs map[string]int, err error) {
 	time.Sleep(50 * time.Millisecond) // the last events are on their way
 	s.mu.Lock()

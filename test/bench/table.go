@@ -38,8 +38,7 @@ type tableResult struct {
 	Small, Large                            samples // synthetic: 1,000 volumes (means of ten), and 10,000
 }
 
-// table makes a mount table in a mount namespace of its own and measures what
-// it costs to read it, and what it costs to know what to do.
+// table measures the cost of reading a mount table in a new mount namespace, and of planning from it.
 func table(ctx context.Context) (goals []goal, err error) {
 	dir, err := os.MkdirTemp("", "flexd-")
 	if err != nil {
@@ -243,7 +242,7 @@ func (w *benchWorld) Identify(context.Context, string) (volume.Identity, error) 
 	return volume.Identity{}, errors.New("not asked here")
 }
 
-// A pass is what one look at everything took.
+// A pass has the durations of one look at everything.
 type pass struct{ parse, assemble, plan time.Duration }
 
 // pass looks at everything once: the table, the facts of each volume, its plan.

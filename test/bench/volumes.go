@@ -21,7 +21,7 @@ const (
 
 func manyName(i int) string { return fmt.Sprintf("v%d", i+1) }
 
-// manyNode is a flexd that looks after that volume group, ready and warm.
+// manyNode returns a flexd that uses that volume group, ready and warm.
 func manyNode() (*host.Node, error) {
 	dir, err := os.MkdirTemp("", "flexd-")
 	if err != nil {
@@ -49,7 +49,7 @@ func manyVolume(lv string) host.Volume {
 	return host.Volume{Name: lv, FSType: "ext4", Options: map[string]string{"volumegroup": manyVG, "volumeID": lv}}
 }
 
-// command runs one and returns how long it took.
+// command runs a command and returns its duration.
 func command(ctx context.Context, argv ...string) (time.Duration, error) {
 	started := time.Now()
 	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
@@ -60,15 +60,14 @@ func command(ctx context.Context, argv ...string) (time.Duration, error) {
 	return took, err
 }
 
-// letAllGo deactivates everything, behind flexd's back, and leaves it time to get
-// over it.
+// letAllGo deactivates everything without flexd, and waits until flexd has noticed.
 func letAllGo(ctx context.Context) error {
 	_, err := command(ctx, "lvm", "vgchange", "-q", "-an", manyVG)
 	time.Sleep(3 * time.Second)
 	return err
 }
 
-// together measures 200 volumes that are asked for at once.
+// together measures 200 concurrent calls for volumes.
 func together(ctx context.Context, rounds int) (goals []goal, err error) {
 	n, err := manyNode()
 	if err != nil {
@@ -151,8 +150,8 @@ func together(ctx context.Context, rounds int) (goals []goal, err error) {
 	}, nil
 }
 
-// first measures the first call for a volume against the bare commands that its
-// safety needs, started from a program that pays for as many processes.
+// first measures the first call for a volume against the LVM commands that it needs, started from a program
+// with as many processes.
 func first(ctx context.Context, rounds int) (goals []goal, err error) {
 	all, err := hearStarts(os.Getpid()) // flexd will be one of them
 	if err != nil {

@@ -67,9 +67,9 @@ func init() {
 	}
 }
 
-// A kind of objects is kept as kube-apiserver keeps it: pkg/registry's strategies (defaults,
-// validation, what an update may change) over etcd and the watch cache. Only kubectl's tables
-// are left out, with which all groups of the API would have to be compiled.
+// A kind of objects is stored as in kube-apiserver: pkg/registry's strategies (defaults, validation, allowed
+// updates) over etcd and the watch cache. Only kubectl's tables are left out, which link all groups of the
+// API.
 type kind struct {
 	name, singular string
 	object, list   func() runtime.Object
@@ -123,7 +123,7 @@ var resources = map[schema.GroupVersion][]kind{
 	},
 }
 
-// none are resources that somebody watches, and of which there is none here.
+// none are resources that are watched and have no objects here.
 var none = map[string]string{
 	"/api/v1/services":                                "ServiceList",
 	"/api/v1/namespaces":                              "NamespaceList",
@@ -143,7 +143,7 @@ var none = map[string]string{
 	"/apis/storage.k8s.io/v1/volumeattributesclasses": "VolumeAttributesClassList",
 }
 
-// serveAPI serves the API on a socket, from an etcd of its own, in a directory.
+// serveAPI serves the API on a socket, from its own etcd, in a directory.
 func serveAPI(dir string) (func(), error) {
 	e, err := startEtcd(dir)
 	if err != nil {
@@ -183,7 +183,7 @@ func startEtcd(dir string) (*embed.Etcd, error) {
 	}
 }
 
-// newAPI is what kube-apiserver does behind its authentication and its queues.
+// newAPI returns kube-apiserver without its authentication and queues.
 func newAPI(etcd string) (h http.Handler, destroy func(), err error) {
 	plugins := admission.NewPlugins()
 	storageobjectinuseprotection.Register(plugins)
@@ -290,7 +290,7 @@ func (s *status) Update(ctx context.Context, name string, info rest.UpdatedObjec
 	return s.store.Update(ctx, name, info, create, update, false, options)
 }
 
-// binding is how the scheduler assigns a pod to a node.
+// binding assigns a pod to a node for the scheduler.
 type binding struct{ store *registry.Store }
 
 var _ = rest.NamedCreater(&binding{})
@@ -319,7 +319,7 @@ func (b *binding) Create(ctx context.Context, name string, obj runtime.Object, _
 	return &metav1.Status{Status: metav1.StatusSuccess}, err
 }
 
-// serveNone serves an empty list, or a watch in which nothing happens.
+// serveNone serves an empty list, or a watch without events.
 func serveNone(w http.ResponseWriter, r *http.Request, list string) {
 	group := strings.TrimPrefix(strings.TrimPrefix(path.Dir(r.URL.Path), "/apis/"), "/api/")
 	w.Header().Set("Content-Type", "application/json")

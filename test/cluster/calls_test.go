@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/exec"
 )
 
-// A call is one execution of the driver that has ended.
+// A call is a finished execution of the driver.
 type call struct {
 	Who    string // "kubelet", "controller"
 	At     time.Time
@@ -27,8 +27,8 @@ func (c call) String() string {
 	return fmt.Sprintf("%s %s %s: %s -> %s", c.At.Format("05.000"), c.Took.Round(time.Millisecond), c.Who, strings.Join(c.Argv, " "), c.Answer)
 }
 
-// A counter is the exec of kubelet or the controller manager. It passes commands to the real
-// one, and writes them down when they have ended.
+// A counter is the exec of kubelet or the controller manager. It runs commands and records them when they
+// have ended.
 type counter struct {
 	exec.Interface
 	who  string
@@ -82,7 +82,7 @@ func parseCalls(text []byte) []call {
 	return all
 }
 
-// failed says whether kubelet takes it for a failure.
+// failed reports whether kubelet treats the call as failed.
 func (c call) failed() bool {
 	var a struct{ Status string }
 	err := json.Unmarshal([]byte(c.Answer), &a)

@@ -21,7 +21,7 @@ import (
 	"github.com/flexd/flexd/test/host"
 )
 
-// A mode is how kubelet and the controller manager drive the driver.
+// A mode is the way in which kubelet and the controller manager call the driver.
 type mode string
 
 const (
@@ -29,7 +29,7 @@ const (
 	attachFalse mode = "attach false"
 )
 
-// each runs a test in each mode, in a cluster of its own.
+// each runs a test in each mode, in a new cluster.
 func each(t *testing.T, f func(*testing.T, *cluster)) {
 	t.Parallel()
 	for _, m := range []mode{attachFalse, attachTrue} {
@@ -40,8 +40,8 @@ func each(t *testing.T, f func(*testing.T, *cluster)) {
 	}
 }
 
-// A cluster is a control plane with its nodes, as a test sees it. When the test that has made
-// it ends nothing of it may be left on the machine.
+// A cluster is a control plane with its nodes. At the end of its test nothing of it may remain on the
+// machine.
 type cluster struct {
 	t *testing.T
 	*plane
@@ -85,8 +85,8 @@ func (c *cluster) parallel(name string, f func(*cluster)) {
 	})
 }
 
-// install puts flexdriver where kubelet or the controller manager looks for it: in one
-// instant, after the dotfile that says how it attaches.
+// install puts flexdriver into the plugin directory of kubelet or the controller manager by a rename, after
+// the dotfile with the mode.
 func (c *cluster) install(plugins string) {
 	c.t.Helper()
 	dir := plugins + "/flexd~lvm"
@@ -109,7 +109,7 @@ func (c *cluster) killControllers() {
 	c.controllers = nil
 }
 
-// calls are those of the driver by everybody until now.
+// calls returns the calls of the driver until now.
 func (c *cluster) calls() []call {
 	all := readCalls(c.dir + "/calls")
 	for _, n := range c.all() {
@@ -129,7 +129,7 @@ func (c *cluster) must(err error) {
 	}
 }
 
-// eventually waits until what is wrong is nothing.
+// eventually waits until wrong returns "".
 func (c *cluster) eventually(what string, wrong func() string) {
 	c.t.Helper()
 	s := ""
@@ -141,7 +141,7 @@ func (c *cluster) eventually(what string, wrong func() string) {
 	c.t.Fatalf("%s: not after %v: %s", what, soon, s)
 }
 
-// close is the end of the test.
+// close ends the test.
 func (c *cluster) close() {
 	t := c.t
 	if t.Failed() {
@@ -227,7 +227,7 @@ var tolerations = []v1.Toleration{
 	{Key: v1.TaintNodeUnreachable, Operator: v1.TolerationOpExists},
 }
 
-// podSpec has a container that ends on SIGTERM, and claims, each under its name.
+// podSpec returns a pod with a container that ends on SIGTERM, and with claims, each under its name.
 func podSpec(claims ...string) v1.PodSpec {
 	no, grace := false, int64(1)
 	s := v1.PodSpec{
@@ -271,7 +271,7 @@ func (c *cluster) started(name string) *v1.Pod {
 	return p
 }
 
-// running waits until kubelet says that a pod runs, and returns it.
+// running waits until kubelet reports that a pod runs, and returns it.
 func (c *cluster) running(name string) *v1.Pod {
 	c.t.Helper()
 	var p *v1.Pod
@@ -301,7 +301,7 @@ func (c *cluster) delete(names ...string) {
 	}
 }
 
-// ended waits until a pod is not there any more.
+// ended waits until a pod is gone.
 func (c *cluster) ended(names ...string) {
 	c.t.Helper()
 	for _, name := range names {
@@ -340,7 +340,7 @@ func (c *cluster) node(name string) *node {
 	return c.nodes[i]
 }
 
-// dirOf is where a pod's volume is, as this process sees it.
+// dirOf returns the directory of a pod's volume in this process's mount namespace.
 func (c *cluster) dirOf(p *v1.Pod, volume string) string {
 	c.t.Helper()
 	n := c.node(p.Spec.NodeName)
@@ -368,7 +368,7 @@ func (c *cluster) read(p *v1.Pod, volume, want string) {
 	}
 }
 
-// attached lists what the API says of a node: the controller's half and kubelet's half.
+// attached lists the volumes of a node in the API: those of the controller and those of kubelet.
 func (c *cluster) attached(node string) (attached, inUse []v1.UniqueVolumeName) {
 	c.t.Helper()
 	n, err := c.api.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
@@ -382,7 +382,7 @@ func (c *cluster) attached(node string) (attached, inUse []v1.UniqueVolumeName) 
 	return attached, n.Status.VolumesInUse
 }
 
-// quiet waits until nothing is left of any pod: on the nodes, and in the API.
+// quiet waits until nothing remains of any pod, on the nodes and in the API.
 func (c *cluster) quiet(nodes ...*node) {
 	c.t.Helper()
 	for _, n := range nodes {

@@ -27,8 +27,8 @@ import (
 	"k8s.io/kubernetes/pkg/volume/flexvolume"
 )
 
-// newClient is a client of the API in a directory, as patient as its server's other
-// clients: kubelet, the controllers and the scheduler each have limits of their own.
+// newClient returns a client of the API in a directory, with the rate limits of kubelet, a controller or the
+// scheduler.
 func newClient(dir string, qps float32, burst int) *clientset.Clientset {
 	return clientset.NewForConfigOrDie(&rest.Config{
 		Host: "http://api", QPS: qps, Burst: burst,
@@ -56,7 +56,7 @@ func startScheduler(ctx context.Context, dir string) error {
 	return nil
 }
 
-// unrecorded are the scheduler's events: what they say is a condition of the pod, too.
+// unrecorded drops the scheduler's events, which are also conditions of the pods.
 type unrecorded struct{}
 
 func (unrecorded) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {}
@@ -73,8 +73,8 @@ const (
 	waitsUnmount  = 10 * time.Second // [6 min] before a detach from a node that is not ready
 )
 
-// serveControllers is this process when it is the controller manager: those of its
-// controllers that have to do with pods, nodes and volumes, on a machine without flexd.
+// serveControllers is this process as the controller manager: its controllers for pods, nodes and volumes, on
+// a machine without flexd.
 func serveControllers() error {
 	dir, plugins := os.Getenv(place), os.Getenv(pluginDir)
 	ctx := context.Background()

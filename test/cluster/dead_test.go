@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A node dies, and an administrator says so by the out-of-service taint: its pod goes, its
-// volume is detached, and waits for the node, as the data does.
+// A node dies, and an administrator sets the out-of-service taint: its pod is deleted, its volume is
+// detached, and waits for the node.
 func TestNodeDies(t *testing.T) {
 	each(t, func(t *testing.T, c *cluster) {
 		n, other := c.newNode("a"), c.newNode("b")
@@ -45,8 +45,8 @@ func TestNodeDies(t *testing.T) {
 	})
 }
 
-// A node is deleted while its kubelet is down: its pods go with it. When kubelet returns it
-// is a new node, and unmounts what the pods have left.
+// A node is deleted while its kubelet is down: its pods are deleted. When kubelet returns it is a new node,
+// and unmounts their volumes.
 func TestNodeDeleted(t *testing.T) {
 	each(t, func(t *testing.T, c *cluster) {
 		n := c.newNode("a")
@@ -80,7 +80,7 @@ func TestNodeDeleted(t *testing.T) {
 	})
 }
 
-// notReady waits until the node lifecycle controller has missed a node.
+// notReady waits until the node lifecycle controller has marked a node as not ready.
 func (c *cluster) notReady(node string) {
 	c.t.Helper()
 	c.eventually(node+" is missed", func() string {
@@ -97,7 +97,7 @@ func (c *cluster) notReady(node string) {
 	})
 }
 
-// detached waits until the controller takes no volume for attached to a node.
+// detached waits until the controller considers no volume attached to a node.
 func (c *cluster) detached(node string) {
 	c.t.Helper()
 	c.eventually("the volume is detached", func() string {
@@ -108,7 +108,7 @@ func (c *cluster) detached(node string) {
 	})
 }
 
-// outOfService says whether an administrator has seen that a node is off.
+// outOfService sets or removes the out-of-service taint.
 func (c *cluster) outOfService(node string, yes bool) {
 	c.t.Helper()
 	taints := "null"

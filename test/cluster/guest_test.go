@@ -20,8 +20,8 @@ import (
 // has no network.
 const apiPort = "api"
 
-// serveGuest is this process when it is what a kubelet in a virtual machine needs: its containers,
-// and the API's socket, whose requests go through the one port.
+// serveGuest is this process as the services of a kubelet in a virtual machine: its containers, and the API's
+// socket, whose requests go through the port.
 func serveGuest() error {
 	dir := os.Getenv(place)
 	if err := serveRuntime(dir); err != nil {
@@ -44,12 +44,12 @@ func serveGuest() error {
 	return nil
 }
 
-// serveWire answers requests that come through the other end of such a port, until that closes.
+// serveWire answers requests from the other end of a port, until it is closed.
 func serveWire(port net.Conn, h http.Handler) {
 	(&http2.Server{}).ServeConn(port, &http2.ServeConnOpts{Handler: h})
 }
 
-// forward passes requests on, whose answers may be watches.
+// forward forwards requests, whose answers may be watches.
 func forward(to http.RoundTripper) http.Handler {
 	p := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "api"})
 	p.Transport, p.FlushInterval = to, -1

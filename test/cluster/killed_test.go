@@ -8,8 +8,8 @@ import (
 	"github.com/flexd/flexd/test/host"
 )
 
-// The controllers, a kubelet or a flexd is killed, and started again, in each phase of a
-// volume's life. No help is needed: pods start, keep their data, end, and nothing is left.
+// The controllers, a kubelet or a flexd is killed, and started again, in each phase of a volume's life.
+// Without help pods start, keep their data and end, and nothing remains.
 func TestKilled(t *testing.T) {
 	each(t, func(t *testing.T, c *cluster) {
 		r := host.Random(t)

@@ -27,11 +27,10 @@ import (
 	"k8s.io/mount-utils"
 )
 
-// statusPeriod is how often kubelet tells its status, the volumes in use among it [10 s].
+// statusPeriod is kubelet's period for its status, including the volumes in use [10 s].
 const statusPeriod = time.Second
 
-// serveKubelet is this process when it is a kubelet: all of it, but what it would do to
-// the machine's cgroups, and the containers.
+// serveKubelet is this process as a whole kubelet, without cgroups and real containers.
 func serveKubelet() error {
 	dir, name, api := os.Getenv(place), os.Getenv(nodeName), os.Getenv(apiDir)
 	// The simulated containers have no log, and kubelet removes the logs of an ended one by
@@ -90,7 +89,7 @@ func serveKubelet() error {
 	})
 }
 
-// machine is what cAdvisor would know.
+// machine replaces cAdvisor.
 type machine struct{}
 
 func (machine) Start() error { return nil }

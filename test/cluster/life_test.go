@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A volume's life: claimed, placed with its pod, attached, mounted, joined by a second pod,
-// expanded, unmounted, detached. The driver is executed no more often than that takes.
+// A volume is claimed, placed with its pod, attached, mounted, shared by a second pod, expanded, unmounted,
+// detached, with the expected number of calls of the driver.
 func TestLife(t *testing.T) {
 	each(t, func(t *testing.T, c *cluster) {
 		a, b := c.newNode("a"), c.newNode("b")
@@ -59,7 +59,7 @@ func TestLife(t *testing.T) {
 	})
 }
 
-// ifAttached is n in the mode in which volumes are attached.
+// ifAttached returns n in the mode in which volumes are attached, otherwise 0.
 func (c *cluster) ifAttached(n int) int {
 	if c.mode == attachTrue {
 		return n
@@ -74,8 +74,8 @@ func (c *cluster) again(name string, claims ...string) *v1.Pod {
 	return c.started(name)
 }
 
-// expand asks for more of a claim: the controller says so in its PersistentVolume without a
-// call of the driver, and kubelet asks for it. It waits for kubelet.
+// expand increases a claim: the controller updates its PersistentVolume without a call of the driver, and
+// kubelet makes the call. It waits for kubelet.
 func (c *cluster) expand(claim, size string) {
 	c.t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"resources":{"requests":{"storage":%q}}}}`, size)
@@ -94,11 +94,11 @@ func (c *cluster) expand(claim, size string) {
 	})
 }
 
-// varies are calls whose number depends on how long it takes: the controller's look at what
-// is attached, kubelet's expansion for one of the pods or both, and its first question.
+// varies are calls whose number depends on timing: the controller's isattached, kubelet's expansion for one
+// or both pods, and its first getvolumename.
 var varies = []string{"controller isattached", "b expandfs", "a getvolumename", "b getvolumename", "controller getvolumename"}
 
-// expectCalls compares all calls with those that are wanted, and every one must have succeeded.
+// expectCalls compares all calls with the wanted ones; every call must have succeeded.
 func (c *cluster) expectCalls(want map[string]int) {
 	c.t.Helper()
 	c.eventually("all calls have ended", func() string { // a detach begins when the API shows it already

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Thirty pods start at once, each with a volume that is yet to be created, and end at once.
+// Thirty pods start at once, each with a volume that must be created, and end at once.
 func TestThirtyPods(t *testing.T) {
 	each(t, func(t *testing.T, c *cluster) {
 		nodes := []*node{c.newNode("a"), c.newNode("b")}
@@ -50,7 +50,7 @@ func TestThirtyPods(t *testing.T) {
 	})
 }
 
-// A volume may have a secret. flexd has no use for it, and it is found nowhere on the node.
+// A volume may have a secret. flexd does not use it, and stores it nowhere on the node.
 func TestSecret(t *testing.T) {
 	each(t, func(t *testing.T, c *cluster) {
 		n := c.newNode("a")

@@ -15,8 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Two nodes have a volume group of one name, and somebody wants to have a volume of one on
-// the other.
+// Two nodes have volume groups with the same name, and a pod requests a volume of one on the other.
 func TestTwoNodes(t *testing.T) {
 	each(t, func(t *testing.T, c *cluster) {
 		a, b := c.newNode("a"), c.newNode("b")
@@ -107,8 +106,7 @@ func TestTwoNodes(t *testing.T) {
 	})
 }
 
-// statefulSet makes a StatefulSet whose pods have a volume "data" each, or changes its
-// number of pods.
+// statefulSet makes a StatefulSet whose pods each have a volume "data", or changes its number of pods.
 func (c *cluster) statefulSet(name string, replicas int32) {
 	c.t.Helper()
 	class := ""
@@ -154,7 +152,7 @@ func (c *cluster) moved(p *v1.Pod) {
 	})
 }
 
-// cordon says whether the scheduler may place pods on a node.
+// cordon sets whether the scheduler may place pods on a node.
 func (c *cluster) cordon(node string, yes bool) {
 	c.t.Helper()
 	patch := `{"spec":{"unschedulable":false}}`
@@ -164,8 +162,7 @@ func (c *cluster) cordon(node string, yes bool) {
 	c.patchNode(node, patch)
 }
 
-// bound waits until a claim has its volume, for which the scheduler waits before it places a
-// pod.
+// bound waits until a claim has its volume, which the scheduler needs to place a pod.
 func (c *cluster) bound(claim string) {
 	c.t.Helper()
 	c.eventually(claim+" is bound", func() string {
@@ -177,7 +174,7 @@ func (c *cluster) bound(claim string) {
 	})
 }
 
-// warned waits for an event about a pod, and returns what it says.
+// warned waits for an event about a pod, and returns its message.
 func (c *cluster) warned(pod, reason, text string) (message string) {
 	c.t.Helper()
 	c.eventually("a warning about "+pod, func() string {

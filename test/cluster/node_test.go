@@ -17,7 +17,7 @@ import (
 	"github.com/flexd/flexd/test/host"
 )
 
-// A process is one of this executable's.
+// A process runs this executable.
 type process struct {
 	what  string
 	log   string
@@ -59,7 +59,7 @@ func start(what, log string, by []string, env ...string) (*process, error) {
 	return p, nil
 }
 
-// ready waits until it has said so.
+// ready waits until it reports that it is ready.
 func (p *process) ready() error {
 	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if log, _ := os.ReadFile(p.log); bytes.HasPrefix(log, []byte("ready\n")) || bytes.Contains(log, []byte("\nready\n")) {
@@ -74,7 +74,7 @@ func (p *process) ready() error {
 	return fmt.Errorf("%s is not ready: %s", p.what, host.Tail(p.log, 20))
 }
 
-// kill is kill -9. What it has started lives on. It is an error if it has ended by itself.
+// kill is kill -9. Its children continue. It is an error if it has ended by itself.
 func (p *process) kill() error {
 	if p == nil {
 		return nil
@@ -90,8 +90,7 @@ func (p *process) kill() error {
 	return nil
 }
 
-// serveMachine is this process when it holds the namespaces of a node, and runs its
-// containers.
+// serveMachine is this process as the owner of a node's namespaces, which runs its containers.
 func serveMachine() error {
 	dir := os.Getenv(place)
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -111,8 +110,8 @@ func serveMachine() error {
 	return nil
 }
 
-// readOnly keeps kubelet, which is root, from what is not the node's: the machine's files
-// cannot be written, and its /var is another, except where the tests' own directory is.
+// readOnly protects the machine from kubelet, which is root: its files are read-only, and /var is another
+// directory, except for the tests' own.
 func readOnly(dir string) error {
 	for _, d := range []string{"/boot", "/etc", "/home", "/opt", "/root", "/srv", "/usr"} {
 		if _, err := os.Stat(d); err != nil || strings.HasPrefix(dir, d+"/") {
@@ -131,8 +130,8 @@ func readOnly(dir string) error {
 	return unix.Mount("tmpfs", "/var", "tmpfs", 0, "mode=755")
 }
 
-// endMachine kills what lives in this mount namespace, and takes away the devices: the tests
-// have been killed.
+// endMachine kills the processes in this mount namespace, and removes the devices, after the tests were
+// killed.
 func endMachine() {
 	ours, _ := os.Readlink("/proc/self/ns/mnt")
 	procs, _ := filepath.Glob("/proc/[0-9]*")
@@ -218,8 +217,7 @@ func (n *node) killKubelet() {
 	n.kubelet = nil
 }
 
-// crash takes the machine's memory away: processes, mounts, devices, /run. What is on
-// disk stays.
+// crash removes the contents of the machine's memory: processes, mounts, devices, /run. Its disk stays.
 func (n *node) crash() {
 	n.c.t.Helper()
 	n.killKubelet()
@@ -231,7 +229,7 @@ func (n *node) crash() {
 	n.machine = nil
 }
 
-// inside is a path as this process sees it.
+// inside returns a path of the node in this process's namespace.
 func (n *node) inside(path string) string {
 	return fmt.Sprintf("/proc/%d/root%s", n.machine.cmd.Process.Pid, path)
 }
@@ -245,7 +243,7 @@ func (n *node) mounts() []string {
 	})
 }
 
-// left says what of volumes is left on the node.
+// left returns the remains of volumes on the node.
 func (n *node) left() string {
 	if all := n.mounts(); len(all) > 0 {
 		return fmt.Sprint("mounted: ", all)

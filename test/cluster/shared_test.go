@@ -22,15 +22,15 @@ import (
 	"github.com/flexd/flexd/test/shared/nodes"
 )
 
-// A guest is a node in a virtual machine, whose volume group others share.
+// A guest is a node in a virtual machine, with a shared volume group.
 type guest struct {
 	*nodes.Node
 	exe string
 }
 
 // TestShared has two nodes with one disk, in virtual machines without a network; the control plane is
-// outside. The attach-detach controller knows nothing of the locks of the volume group, and may be
-// wrong: never do both nodes write.
+// outside. The attach-detach controller does not know the locks of the volume group, and may attach too
+// early: still the nodes never write at the same time.
 func TestShared(t *testing.T) {
 	t.Setenv("FLEXD_TEST_GRACE", "30s") // an emulated kubelet may be late
 	var api atomic.Pointer[plane]       // of the current cluster
@@ -86,7 +86,7 @@ func sharedMove(c *cluster, a, b *guest) {
 	b.write(q, "from B")
 }
 
-// sharedTwoPods has a second pod that wants the volume on the node that does not have it.
+// sharedTwoPods starts a second pod with the volume on the node that does not have it.
 func sharedTwoPods(c *cluster, a, b *guest) {
 	c.runOn(a.Name, "second", "data-db-0")
 	reason, text := "FailedMount", "host "+b.Name
@@ -110,7 +110,7 @@ func sharedTwoPods(c *cluster, a, b *guest) {
 	b.quiet(c)
 }
 
-// sharedKubeletGone is a node whose kubelet alone is dead, while its pod writes: the cluster takes it for
+// sharedKubeletGone kills only the kubelet of a node while its pod writes: the cluster considers the node
 // dead, and the other node does not get the volume before kubelet returns and unmounts it.
 func sharedKubeletGone(c *cluster, a, b *guest) {
 	c.cordon(b.Name, true)
@@ -220,7 +220,7 @@ func bootGuests(t *testing.T, api http.Handler) (a, b *guest) {
 	return &guest{all[0], exe}, &guest{all[1], exe}
 }
 
-// role is a command of the shell that starts this executable in a role, with the variables before it.
+// role returns a shell command that starts this executable in a role, with environment variables.
 func (n *guest) role(what, log string, env ...string) string {
 	return fmt.Sprintf("%s=%s %s=%s %s setsid %s <>/run/never >>%s 2>&1 &", role, what, place, n.At.Dir, strings.Join(env, " "), n.exe, log)
 }
@@ -247,7 +247,7 @@ func (n *guest) killKubelet() {
 	}
 }
 
-// dirIn is where a pod's claim is in its machine.
+// dirIn returns the directory of a pod's claim in its machine.
 func dirIn(p *v1.Pod) string {
 	for _, v := range p.Spec.Volumes {
 		if v.PersistentVolumeClaim != nil {
@@ -274,7 +274,7 @@ func (n *guest) reads(p *v1.Pod, want string) {
 	}
 }
 
-// callsSince are the ends of the driver's calls by kubelet.
+// callsSince returns the ends of kubelet's calls of the driver since t.
 func (n *guest) callsSince(t time.Time) string {
 	var s strings.Builder
 	if now, err := strconv.ParseFloat(strings.TrimSpace(n.Sh("date +%s.%N")), 64); err == nil { // its clock
@@ -288,12 +288,12 @@ func (n *guest) callsSince(t time.Time) string {
 	return s.String()
 }
 
-// left says what of volumes is left on the node.
+// left returns the remains of volumes on the node.
 func (n *guest) left() string {
 	return strings.TrimSpace(n.Sh("grep -o '[^ ]*flexd~lvm/[^ ]*' /proc/self/mountinfo; dmsetup ls | grep -v 'svg-lvmlock\\|^shared'; ls " + n.At.Root + "/pods"))
 }
 
-// quiet waits until nothing is left of any pod on the node, and in the API.
+// quiet waits until nothing remains of any pod on the node, and in the API.
 func (n *guest) quiet(c *cluster) {
 	c.t.Helper()
 	c.eventually("nothing is left on "+n.Name, func() string {

@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// fresh runs COMMAND in a mount namespace in which the commands of $HIDDEN do not
-// exist, by a root without CAP_SYS_RESOURCE. apt-get cannot install anything; what
-// it is asked for goes to $ASKED.
+// fresh runs COMMAND in a mount namespace without the commands of $HIDDEN, as root without CAP_SYS_RESOURCE.
+// apt-get cannot install anything; its arguments go to $ASKED.
 const fresh = `
 mkdir "$PLACE/real" "$PLACE/empty"
 for dir in bin sbin; do
@@ -31,8 +30,7 @@ for dir in bin sbin; do mount --rbind "$PLACE/empty/$dir" "/usr/$dir"; done
 exec setpriv --bounding-set=-sys_resource "$@"
 `
 
-// onFresh runs a command on such a machine, and returns its output and the packages
-// that apt-get was asked for.
+// onFresh runs a command on such a machine, and returns its output and the packages requested from apt-get.
 func onFresh(t *testing.T, hidden string, command ...string) (output, asked string, err error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -56,8 +54,8 @@ func onFresh(t *testing.T, hidden string, command ...string) (output, asked stri
 const notOnFresh = "gcc|cc|jq|strace|chromium.*|containerd|runc|mdadm|cryptsetup|sfdisk" +
 	"|mkfs[.](xfs|btrfs)|xfs_.*|btrfs.*|fsck[.](xfs|btrfs)|(lv|vg|pv).*|lvm|dmsetup"
 
-// Where nothing can be installed the demonstration leaves out what needs it, and
-// says so at its end.
+// If nothing can be installed, the demonstration skips the scenes with missing tools, and lists them at its
+// end.
 func TestFreshMachine(t *testing.T) {
 	t.Parallel()
 	out, asked, err := onFresh(t, notOnFresh, "make", "-s", "demo", "BIN="+t.TempDir())
@@ -79,7 +77,7 @@ func TestFreshMachine(t *testing.T) {
 	}
 }
 
-// Where even ext4 cannot be made the packages are named.
+// If even ext4 cannot be made, the error names the packages.
 func TestNoFilesystem(t *testing.T) {
 	t.Parallel()
 	out, asked, err := onFresh(t, notOnFresh+"|mkfs.*|mke2fs|resize2fs", "make", "-s", "demo", "BIN="+t.TempDir())
@@ -88,7 +86,7 @@ func TestNoFilesystem(t *testing.T) {
 	}
 }
 
-// The tests want more.
+// The tests need more tools.
 func TestToolsOfTests(t *testing.T) {
 	t.Parallel()
 	const all = "btrfs-progs chromium-headless-shell containerd cryptsetup-bin fdisk gcc jq lvm2 mdadm runc strace xfsprogs libc6-dev"

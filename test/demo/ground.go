@@ -11,7 +11,7 @@ import (
 	"github.com/flexd/flexd/test/host"
 )
 
-// A ground is what the play stands on, in words for the audience.
+// A ground is the environment of the demonstration, described for the audience.
 type ground struct {
 	volumes string // where they are
 	device  string // what an active one is
@@ -40,7 +40,7 @@ func onLVM(disks []string) ground {
 	}
 }
 
-// has says whether the volume group has a volume of that name.
+// has reports whether the volume group has a volume with a name.
 func (d *demo) has(lv string) bool {
 	if !d.ground.lvm {
 		_, err := os.Stat(d.Dir + "/vg/" + lv)
@@ -51,7 +51,7 @@ func (d *demo) has(lv string) bool {
 	return slices.Contains(strings.Fields(string(names)), lv)
 }
 
-// A sharing is the filesystem of the shared volume, and its first size.
+// A sharing has the filesystem of the shared volume, and its first size.
 type sharing struct {
 	fsType string
 	size   int64
@@ -59,8 +59,8 @@ type sharing struct {
 	fixed  string // why it cannot grow while it is mounted, and what to do
 }
 
-// chooseSharing takes a filesystem that this kernel lets this root grow while it
-// is mounted, if there is one.
+// chooseSharing chooses a filesystem that this kernel and these privileges can grow while it is mounted, if
+// possible.
 func chooseSharing() sharing {
 	ext4 := sharing{fsType: "ext4", size: 64 * MiB}
 	if host.GrowsExt4() {

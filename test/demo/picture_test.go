@@ -38,7 +38,7 @@ func TestPicture(t *testing.T) {
 	}
 }
 
-// A recording is compared by its words, not by what differs in each run.
+// Recordings are compared without the parts that differ in each run.
 func TestSame(t *testing.T) {
 	was := []line{{0, "flexd looks after the volumes of one node. This is such a node in /tmp/a (below: ~),"},
 		{0, `     {"status":"Success","capabilities":{"attach":true,`}, {0, `     "fsGroup":true}}   (6 ms)`}, {0, "   \x1b[32m✓\x1b[0m the shared volume is xfs"},
@@ -68,8 +68,8 @@ const (
 	lastly     = 6 * time.Second // the end is shown that long
 )
 
-// svg returns a picture of a terminal in which a recording runs in a loop: one long text that
-// moves up behind a window.
+// svg returns a picture of a terminal in which a recording runs in a loop: one long text that scrolls behind
+// a window.
 func svg(all []line) string {
 	all = append([]line{{0, "\x1b[1m# make demo\x1b[0m"}}, all...)
 	width, height := margin*2+int(charWidth*castWidth), margin*2+lineHeight*castHeight

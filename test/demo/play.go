@@ -22,7 +22,7 @@ const MiB = 1 << 20
 // timeout is for what takes a moment, on a machine that is busy with others.
 const timeout = time.Minute
 
-// play is the whole of it.
+// play runs all scenes.
 func (d *demo) play() {
 	fmt.Printf("flexd looks after the volumes of one node. This is such a node in %s (below: ~),\n", d.Dir)
 	fmt.Println(d.ground.volumes + ",")
@@ -46,8 +46,7 @@ var (
 	batch  = host.Pod{Namespace: "jobs", Name: "batch", UID: "c4d2-batch"}
 )
 
-// data is the volume that two pods share, by kubelet's name for it: a PV's, or
-// the pod's own.
+// data returns the volume that two pods share, with kubelet's name for it: a PV's, or the pod's own.
 func (d *demo) data(name string) host.Volume {
 	return host.Volume{Name: name, FSType: d.shared.fsType, Options: map[string]string{
 		"volumegroup": host.VG, "volumeID": "data", "size": fmt.Sprintf("%dm", d.shared.size/MiB)}}
@@ -66,7 +65,7 @@ func (d *demo) discovery() {
 	d.Say("flexd is started: ~/bin/flexd serve --config ~/flexd.yaml")
 }
 
-// stage is kubelet's way to mountdevice.
+// stage calls mountdevice as kubelet does.
 func (d *demo) stage(v host.Volume, device string) {
 	dir := d.GlobalDir(v)
 	d.Must(host.Prepare(dir))
@@ -74,7 +73,7 @@ func (d *demo) stage(v host.Volume, device string) {
 	d.Check(host.Mounted(dir), "mounted at kubelet's global directory")
 }
 
-// publish is kubelet's way to mount.
+// publish calls mount as kubelet does.
 func (d *demo) publish(p host.Pod, v host.Volume) string {
 	dir := d.PodDir(p, v)
 	d.Must(host.Prepare(dir))
@@ -83,7 +82,7 @@ func (d *demo) publish(p host.Pod, v host.Volume) string {
 	return dir
 }
 
-// unpublish is unmount or unmountdevice, and what kubelet does after it.
+// unpublish calls unmount or unmountdevice, and removes the directory as kubelet does.
 func (d *demo) unpublish(verb, dir string) {
 	d.call("Success", verb, dir)
 	d.Check(!host.Mounted(dir) && os.Remove(dir) == nil, "unmounted; kubelet can remove the directory")
@@ -116,8 +115,7 @@ func (d *demo) attached() {
 	d.status("data", "mounted")
 }
 
-// status shows the table, with what LVM says of it, and claims the state of a
-// volume.
+// status prints the status table and LVM's report, and checks the state of a volume.
 func (d *demo) status(lv, state string) {
 	s, err := d.Volume(lv)
 	d.Must(err)
@@ -184,7 +182,7 @@ func (d *demo) teardown() {
 	d.Check(d.Left() == "", "%s was released, without a call that asked for it", disk)
 }
 
-// awaitInactive waits until flexd has let a device go by itself.
+// awaitInactive waits until flexd has deactivated a device by itself.
 func (d *demo) awaitInactive(lv string) {
 	for deadline := time.Now().Add(d.ground.lease + timeout); ; time.Sleep(50 * time.Millisecond) {
 		d.Must(d.ctx.Err())
@@ -236,7 +234,7 @@ func (d *demo) unattached() {
 	d.table()
 }
 
-// killed lets flexd die in the middle of a call, while other pods run.
+// killed kills flexd in the middle of a call, while other pods run.
 func (d *demo) killed() {
 	d.Scene("kill -9 in the middle of a call")
 	d.Say("A pod wants a new volume. As soon as flexd is making its filesystem, flexd is killed.")

@@ -16,8 +16,7 @@ type line struct {
 	text string
 }
 
-// listen makes os.Stdout a pipe, from which everything goes on to the present one. heard
-// ends that, and returns all lines.
+// listen redirects os.Stdout through a pipe, and records its lines. heard ends that, and returns them.
 func listen() (heard func() []line, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -68,7 +67,7 @@ func writeCast(file string, all []line) error {
 	return os.WriteFile(file, []byte(b.String()), 0o644)
 }
 
-// readCast reads what writeCast has written, without its first line.
+// readCast reads the output of writeCast, without its first line.
 func readCast(file string) (all []line, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -90,7 +89,7 @@ func readCast(file string) (all []line, err error) {
 	return all[1:], nil
 }
 
-// varying is what differs from one run to the next, and from one machine to another.
+// varying matches the parts that differ between runs and machines.
 var varying = []struct {
 	text *regexp.Regexp
 	is   string

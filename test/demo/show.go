@@ -22,8 +22,7 @@ type demo struct {
 	scratch string // the volume of the killed call
 }
 
-// newDemo returns a play for the terminal of that many columns, or the one that
-// the output is (0).
+// newDemo returns a demonstration for a terminal with that many columns; 0 = that of the output.
 func newDemo(ctx context.Context, n *host.Node, g ground, s sharing, columns int) *demo {
 	d := &demo{Node: n, ctx: ctx, ground: g, shared: s}
 	d.Play = play.New(columns, d.short)
@@ -37,7 +36,7 @@ func (d *demo) end() {
 	}
 }
 
-// call is kubelet calling the driver; the answer must be the wanted status.
+// call calls the driver as kubelet does; the answer must have the status.
 func (d *demo) call(status string, args ...string) host.Answer {
 	d.Must(d.ctx.Err())
 	started := time.Now()
@@ -52,7 +51,7 @@ func (d *demo) call(status string, args ...string) host.Answer {
 
 var kubernetesKey = regexp.MustCompile(`"kubernetes\.io/`)
 
-// short leaves out what makes a line long and says nothing.
+// short removes details that make a line long.
 func (d *demo) short(s string) string {
 	s = strings.ReplaceAll(s, d.Root+"/plugins/kubernetes.io/flexvolume/flexd/lvm/mounts/", "KUBELET/plugins/…/mounts/")
 	s = strings.ReplaceAll(s, d.Root+"/", "KUBELET/")

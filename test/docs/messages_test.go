@@ -24,9 +24,9 @@ var answering = []string{"asw", "dsw", "flexserve", "flexvolume", "kubelet", "lo
 // A message of the source, with "…" in the places of its values.
 type message struct{ code, pkg, text string } // code: "" = none of its own
 
-// docs/troubleshooting.md has each message of the code, and no other: one with a code in the
-// table of that code, with its cause and its remedy, and another below its package, which has a
-// text about the causes and the remedies of all of its messages.
+// docs/troubleshooting.md has each message of the code, and no other. A message with a code is in the table
+// of that code, with its cause and its remedy; another one is in the list of its package, which has a text
+// about causes and remedies.
 func TestMessages(t *testing.T) {
 	const page = "docs/troubleshooting.md"
 	text := read(t, page)
@@ -94,7 +94,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// byCode returns the messages with a code, without the remedies that follow in them.
+// byCode returns the messages with a code, without their remedies.
 func byCode(all []message) map[string][]string {
 	by := map[string][]string{}
 	for _, m := range all {
@@ -168,8 +168,8 @@ func codes(t *testing.T) map[string]string {
 
 var word = regexp.MustCompile(`\pL{2,}`)
 
-// spoken returns the message that an expression makes, with its code: a call with a code, a
-// refusal, or a plain error.
+// spoken returns the message of an expression, and its code: of a call with a code, a refusal, or a plain
+// error.
 func spoken(n ast.Node, codes map[string]string) (code, text string) {
 	switch n := n.(type) {
 	case *ast.CallExpr:
@@ -207,7 +207,7 @@ func spoken(n ast.Node, codes map[string]string) (code, text string) {
 	return "", ""
 }
 
-// name is the last word of a name, but of the standard library the whole.
+// name returns the last word of a name; for the standard library the whole name.
 func name(e ast.Node) string {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -223,7 +223,7 @@ func name(e ast.Node) string {
 
 var verb = regexp.MustCompile(`%[-+# 0-9.\[\]]*[a-zA-Z]`)
 
-// textOf returns the text of an expression, with "…" for what is not constant.
+// textOf returns the text of an expression, with "…" for variable parts.
 func textOf(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:

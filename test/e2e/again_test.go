@@ -40,8 +40,7 @@ func TestHundredTimes(t *testing.T) {
 	all.Wait()
 }
 
-// A detach that comes while others ask for the volume takes it from none of
-// them.
+// A detach while others ask for the volume does not affect them.
 func TestDetachMeanwhile(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -63,7 +62,7 @@ func TestDetachMeanwhile(t *testing.T) {
 	all.Wait()
 }
 
-// attach:false pods come and go on one volume; each finds all it wrote.
+// With attach:false pods come and go on one volume; each finds the data of the pods before it.
 func TestPodsComeAndGo(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -120,8 +119,8 @@ func TestReadOnlyBesideReadWrite(t *testing.T) {
 	}
 }
 
-// Every verb repeated, reordered and overlapping itself and its opposite: each
-// answer is right, and the mount table agrees with the last of them.
+// Calls of all verbs are repeated, reordered and run concurrently with their opposites: each answer is right,
+// and the mount table agrees with the last one.
 func TestAnyOrder(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -160,8 +159,8 @@ func TestAnyOrder(t *testing.T) {
 	}
 }
 
-// A mount call that started before an unmount which succeeded is refused, and an
-// unmount call that started before a mount, also after kill -9 of flexd.
+// A mount call that started before a successful unmount is refused, and an unmount call that started before a
+// mount, even after kill -9 of flexd.
 func TestLateAfterRestart(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -187,7 +186,7 @@ func TestLateAfterRestart(t *testing.T) {
 	h.ok(h.unmount(v, p))
 }
 
-// late is a call whose flexdriver started at that time and arrives only now.
+// late makes a call whose flexdriver started at that time and arrives only now.
 func (h *host) late(started time.Duration, verb string, args ...string) answer {
 	h.t.Helper()
 	request, err := json.Marshal(map[string]any{"v": 1, "id": fmt.Sprint("late-", started), "verb": verb, "args": args, "started": started})
@@ -199,8 +198,8 @@ func (h *host) late(started time.Duration, verb string, args ...string) answer {
 	return reply.Answer
 }
 
-// anything is one random act of a pod on a volume. Only this worker uses the
-// pod's directory; the volume and its global directory are everybody's.
+// anything makes one random call of a pod. Only this worker uses the pod's directory; all share the volume
+// and its global directory.
 func (h *host) anything(r *rand.Rand, act int, v vol, p pod) {
 	h.t.Helper()
 	dir, global := h.PodDir(p, v), h.GlobalDir(v)

@@ -18,8 +18,7 @@ func (h *host) holder(dir string) *exec.Cmd {
 	return c
 }
 
-// An unmount of what is in use names the holder and takes nothing away, of the data
-// neither; it succeeds when the holder is gone.
+// An unmount of a mount in use names the holder and removes nothing; it succeeds after the holder has ended.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

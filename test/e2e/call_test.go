@@ -32,12 +32,12 @@ func (a answer) String() string {
 	return s
 }
 
-// alone is the answer to a call that kubelet does not make.
+// alone returns the answer to a call that kubelet does not make.
 func alone(about string) answer {
 	return answer{Answer: testhost.Answer{Status: "Success"}, about: about + ", kubelet alone"}
 }
 
-// command is flexdriver as kubelet runs it.
+// command returns flexdriver as kubelet runs it.
 func (h *host) command(env []string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	out := &bytes.Buffer{}
 	c := h.Command(context.Background(), args...)
@@ -46,7 +46,7 @@ func (h *host) command(env []string, args ...string) (*exec.Cmd, *bytes.Buffer) 
 	return c, out
 }
 
-// call runs flexdriver and holds it to the contract of kubelet.
+// call runs flexdriver and checks kubelet's contract.
 func (h *host) call(args ...string) answer {
 	h.t.Helper()
 	return h.callWith(nil, args...)
@@ -62,7 +62,7 @@ func (h *host) callWith(env []string, args ...string) answer {
 	return h.read(c, out, args)
 }
 
-// read waits for flexdriver and understands what it printed.
+// read waits for flexdriver and parses its output.
 func (h *host) read(c *exec.Cmd, out *bytes.Buffer, args []string) answer {
 	h.t.Helper()
 	err := c.Wait()
@@ -82,7 +82,7 @@ func (h *host) read(c *exec.Cmd, out *bytes.Buffer, args []string) answer {
 	return answer{Answer: a, about: args[0]}
 }
 
-// begun is a call that runs.
+// A begun is a running call.
 type begun struct {
 	cmd  *exec.Cmd
 	done chan answer
@@ -118,7 +118,7 @@ func (h *host) ok(a answer) answer {
 	return a
 }
 
-// refused fails the test unless the answer is a Failure that says all the words.
+// refused fails the test unless the answer is a Failure with all the words.
 func (h *host) refused(a answer, words ...string) {
 	h.t.Helper()
 	if a.Status != "Failure" {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// flexdriver is killed: what has not landed does not land, what landed stays.
+// flexdriver is killed: a mount that is not committed is not made, and a committed one stays.
 func TestFlexdriverKilled(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -56,8 +56,7 @@ func TestFlexdriverKilled(t *testing.T) {
 	h.end(noAttach, v, podN(2))
 }
 
-// The kubelet that asked is gone: flexdriver hangs up by itself, and nothing
-// lands.
+// The kubelet that made a call is gone: flexdriver closes the connection, and nothing is mounted.
 func TestKubeletDies(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -100,8 +99,7 @@ func TestKubeletDies(t *testing.T) {
 	h.quiet()
 }
 
-// SIGTERM ends flexd within a second, also while calls wait; these are answered by the next
-// one.
+// SIGTERM ends flexd within a second, even while calls wait; the next flexd answers these.
 func TestSIGTERM(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -142,7 +140,7 @@ func TestSecondFlexd(t *testing.T) {
 	h.end(noAttach, v, p)
 }
 
-// slow is a volume whose mkfs takes long enough to be caught at it.
+// slow returns a volume whose mkfs takes long enough to be interrupted.
 func (h *host) slow(lv string) vol {
 	return h.vol(lv, "ext4").With("size", slowSize, "mkfsOptions", "-b 1024 -E lazy_itable_init=0")
 }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The wall clock jumps a day forwards and two backwards: under a call, under a
-// lease, while flexd is dead. Nothing ends early or late.
+// The wall clock jumps a day forwards and two backwards, during a call, during a lease, and while flexd is
+// down. Nothing ends early or late.
 func TestClockJumps(t *testing.T) {
 	const lease = 12 * time.Second
 	h := newHost(t, func(h *host) { h.settings.lease = lease })

@@ -11,10 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flexd is killed at many moments of many calls. The flexdriver that waits gets
-// the right answer from the next flexd, and what was written is there. The time
-// until a kill adapts to how long the verb takes; rounds are added until half as
-// many kills as planned rounds came while a call waited.
+// flexd is killed at many moments of many calls. The waiting flexdriver gets the right answer from the next
+// flexd, and written data stays. The time until a kill adapts to the duration of the verb; rounds are added
+// until half as many kills as planned rounds hit a waiting call.
 func TestKillAnywhere(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -140,7 +139,7 @@ func slicesHave[T any](all []T, is func(T) bool) bool {
 	return false
 }
 
-// The run directory is lost: what is mounted is known from the mount table.
+// The run directory is lost: the mount table shows the mounts.
 func TestRunDirectoryLost(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -190,7 +189,7 @@ func TestRunDirectoryLost(t *testing.T) {
 	known()
 }
 
-// A crash loop under load: nothing is lost.
+// flexd is killed in a loop under load: nothing is lost.
 func TestCrashLoop(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

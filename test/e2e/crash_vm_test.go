@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// flexd is killed at each step that it takes on LVM, while the step's command is
-// in the middle of its work. The command ends after flexd, as it does in life;
-// the next flexd goes on from there, and kubelet gets what it asks for.
+// flexd is killed at each of its steps on LVM, while the step's command runs. The command ends after flexd;
+// the next flexd continues, and kubelet's call succeeds.
 func TestKilledAtEachStepOnLVM(t *testing.T) {
 	// Long enough that the test is there when it ends.
 	h := newHost(t, func(h *host) { h.settings.lease = 5 * time.Second })

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Files and loop devices that are not flexd's are not touched.
+// Files and loop devices that are not flexd's are not changed.
 func TestForeignFiles(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -59,7 +59,7 @@ func TestForeignFiles(t *testing.T) {
 	}
 }
 
-// A file that was deleted and made again under its name is another volume, which no pod gets while the
+// A file that was deleted and created again under its name is another volume, which no pod gets while the
 // device of the first has the only copy of its data.
 func TestRecreated(t *testing.T) {
 	t.Parallel()
@@ -103,8 +103,8 @@ func TestRecreated(t *testing.T) {
 	}
 }
 
-// An mkfs for which the directory has no room gives back what it has taken, and the refusal
-// names the directory: the tools print a cause that differs, or none.
+// An mkfs that finds no space in the directory returns the space that it has taken, and the refusal names the
+// directory: the tools print different causes, or none.
 func TestMkfsWithoutRoom(t *testing.T) {
 	t.Parallel()
 	for _, fs := range []string{"xfs", "btrfs"} {

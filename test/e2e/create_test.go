@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What the configuration does not allow is refused by name, and nothing is made.
+// A refusal by the configuration names the key, and nothing is created.
 func TestRefusedByConfiguration(t *testing.T) {
 	t.Parallel()
 	var nowhere string // as a refusal calls a group that is not there

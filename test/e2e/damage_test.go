@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// A damage is what became of a file while flexd was dead.
+// A damage changes a file while flexd is down.
 type damage struct {
 	name string
 	do   func(whole []byte) []byte
 }
 
-// damages are all of them for files of at most so many bytes.
+// damages returns all damages of files of at most that many bytes.
 func damages(size int) []damage {
 	all := []damage{
 		{"zeroed", func(b []byte) []byte { return make([]byte, len(b)) }},
@@ -32,13 +32,12 @@ func damages(size int) []damage {
 	return all
 }
 
-// longest is more than any note or record here has bytes: each is torn everywhere.
+// longest exceeds the size of any note or record here: each is truncated at every length.
 const longest = 520
 
-// Every note and record is damaged while flexd is dead. It starts, names each of
-// them, acts on none: what is mounted stays and is given to no new pod on the
-// strength of a record that cannot be read, and each unmount works. Once the
-// owner has looked at the files and removed them, all is as before.
+// Every note and record is damaged while flexd is down. It starts, reports each of them, and uses none:
+// mounts stay, no new pod gets them because of an unreadable record, and each unmount works. After the owner
+// has removed the files, everything works as before.
 func TestDamagedFiles(t *testing.T) {
 	t.Parallel()
 	r := seeded(t)
@@ -127,7 +126,7 @@ func (h *host) files(pattern string) []string {
 	return all
 }
 
-// named are files with what is said of them.
+// named returns messages about the files.
 func named(files []string, what string) (all []string) {
 	for _, f := range files {
 		all = append(all, f+what)

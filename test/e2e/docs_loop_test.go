@@ -59,8 +59,8 @@ var (
 	several = regexp.MustCompile(`\S+(?:\|\S+)+`)
 )
 
-// variants returns what a reader may type for a command of a page: with and without each
-// option, and each alternative, with real names.
+// variants returns the commands that a reader may type for a command of a page: with and without each option,
+// and each alternative, with real names.
 func variants(command string, names *strings.Replacer) []string {
 	command = strings.TrimSpace(remark.ReplaceAllString(command, ""))
 	command = strings.ReplaceAll(command, "...", "")
@@ -79,8 +79,8 @@ func variants(command string, names *strings.Replacer) []string {
 	return []string{names.Replace(command)}
 }
 
-// Every command in a block of the README and of the pages is typed as it is written, in a mount
-// namespace where flexd has its usual places, and what the pages show is what is printed.
+// Every command in a block of the README and of the pages is run as written, in a mount namespace with flexd
+// in its usual places, and its output is compared with the page.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	need(t, "curl", "mkfs.xfs")
@@ -166,12 +166,12 @@ func podNamed(full string, n int) pod {
 	return pod{Namespace: namespace, Name: name, UID: fmt.Sprint("uid-", n)}
 }
 
-// follows reports whether a command goes on until it is interrupted.
+// follows reports whether a command runs until it is interrupted.
 func follows(line string) bool {
 	return strings.HasSuffix(line, " -w") || strings.HasSuffix(line, " -f")
 }
 
-// typeAll types the commands, and returns what each printed first.
+// typeAll runs the commands, and returns the first output of each.
 func (h *host) typeAll(t *testing.T, blocks []docBlock, names *strings.Replacer) map[string]string {
 	t.Helper()
 	used := map[string]bool{}

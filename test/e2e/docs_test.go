@@ -12,7 +12,7 @@ import (
 	testhost "github.com/flexd/flexd/test/host"
 )
 
-// A page of the documentation has commands and what they print in indented blocks.
+// A docBlock is an indented block of a page, with commands and their output.
 type docBlock struct {
 	page     string
 	commands []string
@@ -83,8 +83,7 @@ func docBlocks(t *testing.T) (all []docBlock) {
 	return all
 }
 
-// showsAs compares what a page shows, from the line that begins with first, with what was
-// printed.
+// showsAs compares a page, from the line that begins with first, with an output.
 func showsAs(t *testing.T, blocks []docBlock, page, first, printed string) string {
 	t.Helper()
 	for _, b := range blocks {

@@ -14,8 +14,8 @@ import (
 	"github.com/flexd/flexd/internal/procfs"
 )
 
-// hangs mounts a filesystem that answers nothing, not even a process that is killed, until the
-// function that it returns unmounts it. The channel gets a value when a process waits for it.
+// hangs mounts a filesystem that answers nothing, not even to a killed process, until end unmounts it. The
+// channel gets a value when a process waits for it.
 func (h *host) hangs(dir string) (waits <-chan bool, end func()) {
 	h.t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -47,10 +47,9 @@ func (h *host) hangs(dir string) (waits <-chan bool, end func()) {
 	}
 }
 
-// A flexd ends while the directory of one group hangs: one of its threads waits for the disk, so the
-// process remains, with the lock and the sockets if it was killed. The next flexd starts all the
-// same, and gets the calls that were made meanwhile. Volumes of the other group are mounted and
-// unmounted.
+// A flexd ends while the directory of one group hangs: a thread waits for the disk, so the process remains
+// and, if it was killed, keeps the lock and the sockets. The next flexd starts, and gets the calls that were
+// made meanwhile. Volumes of the other group are mounted and unmounted.
 func TestEndsWhileADirectoryHangs(t *testing.T) {
 	t.Parallel()
 	for _, signal := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {

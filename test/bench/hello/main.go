@@ -1,4 +1,4 @@
-// Command hello prints one line and exits: the least that a Go program costs.
+// Command hello prints one line and exits: the minimal cost of a Go program.
 package main
 
 import "os"
