@@ -53,7 +53,7 @@ func (h *host) explain(attach bool, text string) (doc status.Explanation) {
 	return doc
 }
 
-// carryOut makes the calls that were explained, and compares the answers.
+// carryOut makes the explained calls, and compares the answers.
 func (h *host) carryOut(about string, doc status.Explanation) (end string) {
 	h.t.Helper()
 	end = status.WouldSucceed
@@ -89,8 +89,7 @@ func (h *host) carryOut(about string, doc status.Explanation) (end string) {
 	return end
 }
 
-// happened compares the explained steps of a call that succeeded with those that flexd has
-// taken since.
+// happened compares the explained steps of a successful call with the steps that flexd has taken since.
 func (h *host) happened(about string, v status.ExplainedVolume, c status.ExplainedCall, existed bool, since time.Time) {
 	h.t.Helper()
 	var d status.VolumeDetail
@@ -116,7 +115,7 @@ func (h *host) happened(about string, v status.ExplainedVolume, c status.Explain
 	}
 }
 
-// lasting is what a call may change, except what the end of a lease changes.
+// lasting returns the state that a call may change, without the effects of the end of a lease.
 func (h *host) lasting() string {
 	var b strings.Builder
 	for _, dir := range []string{h.Root, h.Dir + "/vg0", h.Dir + "/vg1", h.State + "/formats"} {
@@ -132,7 +131,7 @@ func (h *host) lasting() string {
 	return b.String()
 }
 
-// released is what kubelet does when the pods are deleted.
+// released makes kubelet's calls after the pods were deleted.
 func (h *host) released(doc status.Explanation) {
 	h.t.Helper()
 	for _, verb := range []string{"mount", "mountdevice"} {
@@ -147,8 +146,8 @@ func (h *host) released(doc status.Explanation) {
 	}
 }
 
-// What flexd explain says is what happens: for each manifest and mode kubelet's calls are
-// explained, then made.
+// The predictions of flexd explain are right: for each manifest and mode kubelet's calls are explained, then
+// made.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, func(h *host) {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A new pod may have the volume while an old one's unmount failed as busy.
+// A new pod may have the volume while an unmount for an old pod fails as busy.
 func TestBusyThenWantedAgain(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -31,8 +31,8 @@ func TestBusyThenWantedAgain(t *testing.T) {
 	h.end(byKubelet, v, fresh)
 }
 
-// A mount covers a directory of kubelet's with flexd's mounts: they stay in the mount table
-// as before, and no path leads to them.
+// A mount covers a directory of kubelet with flexd's mounts: they stay in the mount table, and no path leads
+// to them.
 func TestMountedOverKubeletsDirectory(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -142,8 +142,8 @@ func TestForeignMounts(t *testing.T) {
 	}
 }
 
-// A volume is mounted by something else, wherever that is: no pod gets it
-// meanwhile, and its findings are reported.
+// If a volume is mounted by something else, anywhere, no pod gets it meanwhile, and the findings are
+// reported.
 func TestMountedBySomethingElse(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, func(h *host) { h.shared(h.Root) })
@@ -195,8 +195,8 @@ func TestMountedBySomethingElse(t *testing.T) {
 	h.take(h.Root)
 }
 
-// A bound directory of a btrfs, or another subvolume, is not the volume: no pod gets it, and
-// check reports it. The default subvolume is, also when the notes are lost or it is changed.
+// A bound directory of a btrfs, or another subvolume, is not the volume: no pod gets it, and check reports
+// it. The default subvolume is, even if the notes are lost or it is changed.
 func TestBtrfsSubvolumes(t *testing.T) {
 	t.Parallel()
 	need(t, "mkfs.btrfs", "btrfs")
@@ -266,8 +266,8 @@ func TestBtrfsSubvolumes(t *testing.T) {
 	h.end(noAttach, v, p)
 }
 
-// leak runs a program in a mount namespace of its own, which has a copy of all that
-// is mounted for this test, until it is killed; first it runs a command there.
+// leak runs a program in a new mount namespace, which has a copy of all mounts of this test, until it is
+// killed; first it runs a command there.
 func (h *host) leak(first ...string) *exec.Cmd {
 	h.t.Helper()
 	// Not the mounts of other tests, which run at the same time.
@@ -281,7 +281,7 @@ func (h *host) leak(first ...string) *exec.Cmd {
 	return c
 }
 
-// namespace is the mount namespace of a process, as lsns(8) numbers it.
+// namespace returns the mount namespace of a process, as lsns(8) numbers it.
 func namespace(t *testing.T, pid int) string {
 	t.Helper()
 	ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
@@ -291,8 +291,8 @@ func namespace(t *testing.T, pid int) string {
 	return ns
 }
 
-// Another mount namespace has a copy of the mount, as a container runtime may
-// leave one: no further pod gets its superblock, and the error names its holder.
+// Another mount namespace has a copy of the mount, as a container runtime may leave one: no other pod gets
+// its superblock, and the error names its holder.
 func TestHeldInOtherNamespace(t *testing.T) {
 	t.Parallel()
 	need(t, "unshare")
@@ -342,8 +342,8 @@ func heldInOtherNamespace(t *testing.T, fsType string) {
 	h.end(noAttach, v, p)
 }
 
-// A process or a loop device that has the device open, as a VM's disk or a
-// volumeMode: Block volume does, is a user like any other: nothing is written below it.
+// A process or a loop device that has the device open, as for a VM's disk or a volumeMode: Block volume,
+// counts as a user: nothing is written below it.
 func TestPlainOpen(t *testing.T) {
 	t.Parallel()
 	need(t, "losetup")
@@ -390,8 +390,8 @@ func TestPlainOpen(t *testing.T) {
 	}
 }
 
-// A pod's unmount while a backup has its filesystem frozen leaves the filesystem
-// active without a mount: no pod gets it, and the advice thaws it.
+// An unmount while a backup has the filesystem frozen leaves the filesystem active without a mount: no pod
+// gets it, and the remedy thaws it.
 func TestFrozen(t *testing.T) {
 	t.Parallel()
 	need(t, "fsfreeze")

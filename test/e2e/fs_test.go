@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// expandfs grows the volume and its filesystem, online, as often as it is asked.
+// expandfs grows the volume and its filesystem online, repeatedly.
 func TestExpand(t *testing.T) {
 	t.Parallel()
 	need(t, "mkfs.xfs", "mkfs.btrfs")
@@ -66,7 +66,7 @@ func TestExpand(t *testing.T) {
 	h.end(noAttach, v, p)
 }
 
-// A filesystem found smaller than its device is grown after the answer.
+// A filesystem that is smaller than its device is grown after the answer.
 func TestGrowsAfterMount(t *testing.T) {
 	t.Parallel()
 	need(t, "mkfs.xfs", "mkfs.btrfs")

@@ -17,9 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Thin volumes in one group and thick ones in another, at once, and every
-// character in a name that LVM allows. What does not fit is refused in numbers,
-// and nothing is left of it.
+// One group has thin volumes and another thick ones, at once, with every character that LVM allows in names.
+// A volume that does not fit is refused with numbers, and nothing of it remains.
 func TestThinAndThick(t *testing.T) {
 	const odd = "a-b.c+d_e"
 	h := newHost(t, func(h *host) {
@@ -93,8 +92,8 @@ func TestThinAndThick(t *testing.T) {
 	h.end(byKubelet, thick, p)
 }
 
-// A thin pool fails under a pod. No further pod gets a volume in it, also when the volume was
-// deactivated meanwhile, and the remedy works as typed.
+// A thin pool fails while a pod uses it. No other pod gets a volume in it, even if the volume was deactivated
+// meanwhile, and the remedy works as written.
 func TestFailedPool(t *testing.T) {
 	need(t, "mkfs.xfs")
 	const disk = "/dev/mapper/meta"
@@ -215,8 +214,8 @@ func writeAt(path string, b []byte) error {
 	return f.Sync()
 }
 
-// A volume in use is refused, and its user is named; a volume that was active before
-// kubelet asked stays so until a claim or lease of ours has come and gone.
+// A volume in use is refused, and its user is named; a volume that was active before kubelet asked stays
+// active until a claim or lease of flexd has ended.
 func TestUsedByOthers(t *testing.T) {
 	h := newHost(t, func(h *host) {
 		mkfs := func(path string) { h.sh("mkfs.ext4", "-q", path) }
@@ -296,8 +295,8 @@ func TestUsedByOthers(t *testing.T) {
 	h.sh("swapoff", "/dev/vg0/swap")
 }
 
-// An operator makes a volume smaller than its filesystem, under a pod: that is reported, no further
-// pod gets it, nothing checks or extends it, and the remedy gives it the extents that it had.
+// An operator makes a volume in use smaller than its filesystem: this is reported, no other pod gets it, it
+// is not checked or extended, and the remedy restores its extents.
 func TestShrunk(t *testing.T) {
 	h := newHost(t)
 	p, q := podN(1), podN(2)

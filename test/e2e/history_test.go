@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// After kill -9 the history has what happened before, and a client that follows goes on
-// without a repetition. The story of a call has its steps and its answer.
+// After kill -9 the history has the former events, and a following client continues without a repetition. The
+// history of a call has its steps and its answer.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// vgimportclone makes a copy of a volume group whose volumes keep their uuids, and
-// their filesystems theirs. They are volumes of their own.
+// vgimportclone makes a copy of a volume group whose volumes and filesystems keep their uuids. They are other
+// volumes.
 func TestCopiedGroup(t *testing.T) {
 	h := newHost(t, func(h *host) {
 		h.settings.groups = "  - {name: vg1, " + h.group("vg1") + "}\n  - {name: vg2, provider: lvm, namespaces: ['*']}\n"
@@ -105,7 +105,7 @@ func TestEarlierNotes(t *testing.T) {
 	h.ok(h.call("detach", v.Name, node))
 }
 
-// earlier makes flexd's files what an earlier version would have written.
+// earlier changes flexd's files to those of an earlier version.
 func (h *host) earlier() {
 	h.t.Helper()
 	files, _ := filepath.Glob(h.Run + "/notes/*.json")
@@ -130,8 +130,8 @@ func (h *host) earlier() {
 	}
 }
 
-// Between waitforattach and mountdevice the volume is renamed, and a blank one takes
-// its name. It is not formatted in the other's place.
+// Between waitforattach and mountdevice the volume is renamed, and a blank volume gets its name. The blank
+// one is not formatted in its place.
 func TestReplacedAfterWaitForAttach(t *testing.T) {
 	h := newHost(t, func(h *host) { h.settings.lease = time.Hour })
 	p := podN(1)
@@ -165,7 +165,7 @@ func TestReplacedAfterWaitForAttach(t *testing.T) {
 	h.ok(h.call("detach", v.Name, node))
 }
 
-// A volume that LVM activates read-only cannot be finished. It is not left active.
+// A volume that LVM activates as read-only cannot be completed. It is not left active.
 func TestCreatedReadOnly(t *testing.T) {
 	h := newHost(t)
 	const file = "/etc/lvm/lvmlocal.conf"
@@ -178,7 +178,7 @@ func TestCreatedReadOnly(t *testing.T) {
 	h.quiet()
 }
 
-// What keeps a snapshot from being used is said, with what to do.
+// The refusal of a snapshot has the reason and the remedy.
 func TestUnusableSnapshots(t *testing.T) {
 	h := newHost(t)
 	p := podN(1)
@@ -199,7 +199,7 @@ func TestUnusableSnapshots(t *testing.T) {
 	h.lvm("lvchange", "-y", "-an", "vg0/o")
 }
 
-// A volume group is renamed under a pod.
+// A volume group is renamed while a pod uses it.
 func TestRenamedGroup(t *testing.T) {
 	h := newHost(t, func(h *host) {
 		h.settings.groups = "  - {name: vg1, " + h.group("vg1") + "}\n"
@@ -243,8 +243,8 @@ func TestRenamedGroupRecord(t *testing.T) {
 	h.lvm("vgrename", "vg9", "vg1")
 }
 
-// A disk returns under another name, as after a new login to an iSCSI target: the devices on it are
-// dead until they are activated again, and no further pod gets one.
+// A disk returns under another name, as after a new login to an iSCSI target: its devices are dead until they
+// are activated again, and no other pod gets one.
 func TestReplugged(t *testing.T) {
 	for _, fs := range []string{"ext4", "xfs"} {
 		t.Run(fs, func(t *testing.T) {
@@ -280,9 +280,9 @@ func TestReplugged(t *testing.T) {
 	}
 }
 
-// A disk of the group is smaller than its physical volume, as after its clone to a smaller one: an
-// extension would leave the pod's device suspended. Nor does flexd let LVM make that device
-// read-only, or give a filesystem larger sectors.
+// A disk of the group is smaller than its physical volume, as after its clone to a smaller one: an extension
+// would leave the pod's device suspended. flexd also does not let LVM make that device read-only, or give a
+// filesystem larger sectors.
 func TestUnsafeExtension(t *testing.T) {
 	h := newHost(t, func(h *host) {
 		h.sh("dmsetup", "create", "short", "--table", "0 2252800 linear "+disks[2]+" 2048") // 1100 MiB

@@ -21,8 +21,8 @@ func readsKernelLog(t *testing.T) {
 	f.Close()
 }
 
-// An xfs that shut down while flexd did not run is reported after flexd's start, and an earlier
-// one on the same device is not.
+// An xfs that shut down while flexd was down is reported after flexd's start, and an earlier xfs on the same
+// device is not.
 func TestErrorWhileStopped(t *testing.T) {
 	t.Parallel()
 	readsKernelLog(t)
@@ -52,7 +52,7 @@ func TestErrorWhileStopped(t *testing.T) {
 	h.end(noAttach, v, p)
 }
 
-// Data that an unmount could not write is reported also if flexd ends during the unmount.
+// Data that an unmount could not write is reported even if flexd ends during the unmount.
 func TestUnwrittenReportedByNextFlexd(t *testing.T) {
 	t.Parallel()
 	need(t, "mkfs.xfs", "xfs_io")

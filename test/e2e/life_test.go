@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// Each way of kubelet's with each filesystem: two pods share a volume, it
-// survives them, and nothing is left.
+// In each mode and with each filesystem two pods share a volume, its data survives them, and nothing remains.
 func TestWholeLife(t *testing.T) {
 	t.Parallel()
 	need(t, "mkfs.xfs", "mkfs.btrfs")
@@ -55,7 +54,7 @@ func TestWholeLife(t *testing.T) {
 	}
 }
 
-// 64 callers at once, on one volume and on one for each four.
+// 64 callers at once use one volume, or one volume for each four.
 func TestCrowd(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -110,8 +109,7 @@ func TestCrowd(t *testing.T) {
 	h.unmount(v, p)
 }
 
-// How long a volume stays active: its lease, unless detach ends it, or forever
-// where the configuration says so.
+// A volume stays active for its lease, unless detach ends it, or forever if the configuration says so.
 func TestLease(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, func(h *host) {

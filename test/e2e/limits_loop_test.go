@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The namespace of a user asks for 1,000 inline volumes of 60 GiB in a group with far less, all
-// at once in part: what is created fits when it is full. flexd restarts in between, and the
-// limits change. Nothing is left of what was refused.
+// A namespace requests 1,000 inline volumes of 60 GiB in a group with far less, partly at once: all created
+// volumes fit when they are full. flexd restarts in between, and the limits change. Nothing of the refused
+// volumes remains.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	const volumes, together = 1000, 200

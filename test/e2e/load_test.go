@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// soak says that everything is to be tried, not a sample.
+// soak reports whether to run all cases, not a sample.
 var soak = os.Getenv("FLEXD_SOAK") != ""
 
 // resident is how much memory a process has, in bytes.
@@ -28,11 +28,10 @@ func resident(t *testing.T, pid int) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// 64 callers call for 100 volumes, verbs mixed, and every fourth flexdriver is
-// killed at some moment. No call fails, nothing is left, and flexd is small. In
-// the soak more calls follow until what flexd keeps of them has its full size,
-// and then calls that must not enlarge it: at few directories, since flexd
-// remembers each of them for ten minutes.
+// 64 callers make calls for 100 volumes, with mixed verbs, and every fourth flexdriver is killed at some
+// moment. No call fails, nothing remains, and flexd's memory is small. In the soak more calls fill flexd's
+// caches, and then further calls must not enlarge it: at few directories, since flexd remembers each for ten
+// minutes.
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	const volumes, most, leak = 100, 25 * mib, 3 * mib / 2
@@ -111,8 +110,8 @@ func descriptors(t *testing.T, pid int) (all []string) {
 	return all
 }
 
-// load makes so many calls, releases what is mounted then, and returns how many
-// flexdrivers were killed before their answer.
+// load makes that many calls, unmounts everything, and returns how many flexdrivers were killed before their
+// answer.
 func (h *host) load(seed uint64, callers, volumes, calls int) int {
 	h.t.Helper()
 	var all sync.WaitGroup

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The program that reads flexd's log ends, as `flexd serve | tee` may: flexd goes on.
+// The reader of flexd's log ends, as in `flexd serve | tee`: flexd continues.
 func TestLogReaderGone(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

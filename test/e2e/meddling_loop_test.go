@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// actions are what is done to a loop device, at any point of a volume's life.
+// actions returns changes of a loop device, at any point of a volume's life.
 func (h *host) actions() []action {
 	return []action{{"losetup -d", func(_ vol, device string) trace {
 		if out, err := exec.Command("losetup", "-d", device).CombinedOutput(); err != nil && !strings.Contains(string(out), "No such device") { // flexd may have been faster
@@ -36,8 +36,8 @@ func (h *host) losetupD(device string) {
 	})
 }
 
-// The files of volumes in use are renamed, replaced and removed. flexd reports that at once,
-// without a mount or a call; a mounted volume stays as it is until kubelet unmounts it.
+// The files of volumes in use are renamed, replaced and removed. flexd reports this at once, without a mount
+// or a call; a mounted volume stays until kubelet unmounts it.
 func TestMeddlingWithFiles(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -88,8 +88,8 @@ func TestMeddlingWithFiles(t *testing.T) {
 	h.eventually("it is released", func() string { return strings.Join(h.Active(), " ") })
 }
 
-// Two groups are of one directory: no file there is a copy, and the refusal and flexd check
-// name the groups. The other group has the volume when the first is done with it.
+// Two groups have one directory: no file there counts as a copy, and the refusal and flexd check name the
+// groups. The second group gets the volume after the first.
 func TestOneDirectory(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, func(h *host) {
@@ -114,9 +114,8 @@ func TestOneDirectory(t *testing.T) {
 	}
 }
 
-// A second loop device on the file of a volume in use, by another name, and a file
-// that was moved away and copied back: no further pod gets the volume, and the pod
-// that has it keeps it.
+// A loop device is attached to the file of a volume in use by another name, and a file is moved away and
+// copied back: no other pod gets the volume, and its pod keeps it.
 func TestSecondDevice(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -162,8 +161,8 @@ func TestSecondDevice(t *testing.T) {
 	h.end(byKubelet, v, q)
 }
 
-// The remedy for a damaged file excludes kubelet's retries: e2fsck waits for an answer while
-// kubelet asks again and again.
+// The remedy for a damaged file excludes kubelet's retries: e2fsck waits for an answer while kubelet asks
+// repeatedly.
 func TestRemedyBesideRetries(t *testing.T) {
 	t.Parallel()
 	need(t, "script", "debugfs", "e2fsck")
@@ -221,8 +220,8 @@ func TestRemedyBesideRetries(t *testing.T) {
 	}
 }
 
-// A copy of a file in use that is made read-only has a journal to be replayed: without that, the pod
-// would lack what was synced. Read-only pods get it after the remedy.
+// A read-only copy of a file in use has a journal that must be replayed: otherwise synced data is missing.
+// Read-only pods get it after the remedy.
 func TestUnreplayedJournal(t *testing.T) {
 	t.Parallel()
 	for _, fs := range []string{"ext4", "xfs", "btrfs"} {
@@ -285,8 +284,8 @@ func TestCopiedIntoOtherGroup(t *testing.T) {
 	h.end(noAttach, v, p)
 }
 
-// Each pod gets a read-only ext4 whose superblock counts errors, not only the first, and each time
-// they are reported.
+// Each pod, not only the first, gets a read-only ext4 whose superblock counts errors, and each time the
+// errors are reported.
 func TestReadOnlyWithErrors(t *testing.T) {
 	t.Parallel()
 	need(t, "debugfs")

@@ -28,7 +28,7 @@ type action struct {
 	do   func(v vol, device string) trace
 }
 
-// A trace is what an action leaves.
+// A trace is the result of an action.
 type trace struct {
 	inTheWay string // is named in a refusal
 	lost     bool   // the volume is no more
@@ -36,10 +36,9 @@ type trace struct {
 	undo     func()
 }
 
-// A volume is changed from outside at each point of its life, while flexd runs and while it
-// is dead. Kubelet's calls that follow succeed or are refused by the name of what is in
-// their way; nothing is repaired unasked, and once the meddler has taken his own away
-// again, the volume serves the next pod with its data and goes.
+// A volume is changed from outside at each point of its life, with flexd running and stopped. Kubelet's later
+// calls succeed, or their refusal names the change; flexd repairs nothing, and after the change is undone,
+// the next pod gets the volume with its data.
 func TestMeddlingAtEachPoint(t *testing.T) {
 	t.Parallel()
 	// Kubelet must find the device of the answer, on a slow machine too.
@@ -168,8 +167,8 @@ func TestMeddlingAtEachPoint(t *testing.T) {
 	t.Logf("%d times meddled", len(rows))
 }
 
-// noticed waits until flexd's status reports an external change, without any call of
-// kubelet's. flexd receives events: without them it would take minutes.
+// noticed waits until status reports an external change, without a call of kubelet. Without events flexd
+// would need minutes.
 func (h *host) noticed(what, volume string, is func(volumeStatus) bool) volumeStatus {
 	h.t.Helper()
 	if h.t.Failed() {
@@ -208,7 +207,7 @@ func (h *host) disagrees(class, uuid string, words ...string) {
 	})
 }
 
-// sees reports whether one of the facts of a status, or a note, has all the words.
+// sees reports whether a fact of a status, or a note, has all the words.
 func (s volumeStatus) sees(words ...string) bool {
 	texts := []string{}
 	for _, f := range s.Observed {
@@ -222,9 +221,8 @@ func (s volumeStatus) sees(words ...string) bool {
 	})
 }
 
-// A mount, or the superblock of all mounts, is remounted read-only under pods that
-// asked to write. It is reported once, with the remedy, and a pod that asked for
-// readOnly is not reported.
+// A mount, or the superblock of all mounts, is remounted read-only while pods write. This is reported once,
+// with the remedy, and not for a pod with readOnly.
 func TestRemountedReadOnly(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -280,9 +278,8 @@ func TestRemountedWithoutFlag(t *testing.T) {
 	h.end(noAttach, v, p)
 }
 
-// A mount below a volume's mount, and a file in the directory of a volume that was
-// unmounted, keep kubelet from removing the directory. Both are reported until they
-// are gone, and neither is without the other.
+// A mount below a volume's mount, and a file in the directory of an unmounted volume, keep kubelet from
+// removing the directory. Each is reported until it is gone, and only then.
 func TestDirectoryKept(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

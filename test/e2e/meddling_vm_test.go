@@ -14,8 +14,8 @@ import (
 	"github.com/flexd/flexd/test/umount"
 )
 
-// actions are what is done to a volume of LVM, at any point of its life. LVM and the
-// kernel refuse them while it is mounted, but for the last.
+// actions returns changes of an LVM volume, at any point of its life. While it is mounted LVM and the kernel
+// refuse all but the last.
 func (h *host) actions() []action {
 	lv := func(v vol) string { return "vg0/" + v.Options["volumeID"] }
 	try := func(argv ...string) bool { return exec.Command(argv[0], argv[1:]...).Run() == nil }
@@ -41,9 +41,8 @@ func (h *host) actions() []action {
 	}
 }
 
-// An administrator changes volumes while flexd runs and pods use them. flexd
-// reports them without a call; it never mounts anything again, gives no pod another volume
-// under the name of its own, and releases volumes by their uuids.
+// An administrator changes volumes while pods use them. flexd reports it without a call; it never mounts
+// anything again, gives no pod another volume under the same name, and releases volumes by their uuids.
 func TestMeddlingWithMounted(t *testing.T) {
 	h := newHost(t)
 	p, q := podN(1), podN(2)
@@ -126,7 +125,7 @@ func TestMeddlingWithMounted(t *testing.T) {
 	h.end(noAttach, v, p)
 }
 
-// The same with volumes that are active and mounted nowhere.
+// The same with active volumes that are not mounted.
 func TestMeddlingWithActive(t *testing.T) {
 	h := newHost(t, func(h *host) {
 		h.settings.lease = time.Hour

@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A pod fills a filesystem over its whole device, which an operator made, with md
-// superblocks, so that blkid takes the device for a member of a RAID. The volume stays
-// usable, as long as flexd knows that it has seen its filesystem.
+// A pod fills a filesystem over its whole device, which an operator made, with md superblocks, so that blkid
+// reports a RAID member. The volume stays usable as long as its format record exists.
 func TestMemberInFiles(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -38,8 +38,8 @@ func loopback(t *testing.T) string {
 	return fmt.Sprintf("127.%d.%d.%d:9809", 1+r.IntN(250), r.IntN(250), 1+r.IntN(250))
 }
 
-// Prometheus accepts the metrics of a flexd that works, the rules and the dashboard in
-// examples/monitoring, and these use only metrics and labels that flexd has.
+// Prometheus accepts the metrics of a working flexd, and the rules and the dashboard of examples/monitoring,
+// which use only existing metrics and labels.
 func TestMonitoring(t *testing.T) {
 	t.Parallel()
 	need(t, "promtool")

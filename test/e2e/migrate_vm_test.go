@@ -14,8 +14,8 @@ import (
 	"github.com/flexd/flexd/test/umount"
 )
 
-// flexd adopts what a shell driver has activated, formatted and mounted, and that driver
-// unmounts what flexd has mounted.
+// flexd adopts volumes that a shell driver has activated, formatted and mounted, and that driver unmounts
+// flexd's mounts.
 func TestShellDriver(t *testing.T) {
 	need(t, "jq")
 	h := newHost(t, func(h *host) {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// What is not blank is never formatted: the refusal says what was found, where,
-// and the way out, and every byte stays. It is so for each way to ask.
+// Only blank volumes are formatted, by any call: a refusal names the data, its offset and the remedy, and
+// every byte stays.
 func TestNeverFormat(t *testing.T) {
 	t.Parallel()
 	need(t, "cryptsetup", "mkswap", "sfdisk")

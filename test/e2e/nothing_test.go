@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A directory that is not there gets no volume made for it.
+// A mount on a missing directory creates no volume.
 func TestMountOnMissingDirectory(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -34,7 +34,7 @@ func TestMountOnMissingDirectory(t *testing.T) {
 	h.end(noAttach, v, p)
 }
 
-// A volume group that is no longer configured: its devices go with its mounts.
+// Devices of a volume group that is no longer configured are deactivated after the unmount.
 func TestDeviceOfGroupTakenFromConfiguration(t *testing.T) {
 	t.Parallel()
 	for _, m := range []mode{noAttach, byKubelet} {

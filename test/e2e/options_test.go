@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// tree is everything below the directories that a call may change, except the history, which
-// also has the refused calls.
+// tree returns everything below the directories that a call may change, except the history, which also has
+// the refused calls.
 func (h *host) tree() string {
 	var b strings.Builder
 	for _, dir := range []string{h.Root, h.Dir + "/vg0", h.State, h.Dir + "/outside", h.Run + "/notes", h.Run + "/dev"} {
@@ -39,8 +39,7 @@ func (h *host) tree() string {
 	return b.String()
 }
 
-// Options are data: what a pod's author may write in them is refused by its
-// key, and nothing was changed.
+// Refusals of options name the key, and nothing is changed.
 func TestOptionsAsAttacks(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -202,7 +201,7 @@ func (h *host) raw(line string) string {
 	return s
 }
 
-// What is allowed arrives where it belongs.
+// Allowed options reach mkfs and the mount.
 func TestOptionsThatHold(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -230,7 +229,7 @@ func TestOptionsThatHold(t *testing.T) {
 	h.refused(h.up(noAttach, w, p), "vg0/odd: mount", "invalid argument")
 }
 
-// Secrets that kubelet hands to mount appear nowhere.
+// Secrets that kubelet passes to mount appear nowhere.
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -314,7 +313,7 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// kubelet's blob is what encoding/json makes of a map.
+// The blob equals encoding/json's encoding of a map, as kubelet's does.
 func TestBlob(t *testing.T) {
 	var m map[string]string
 	if err := json.Unmarshal([]byte((&host{}).vol("a", "ext4").Blob(nil)), &m); err != nil || m["kubernetes.io/fsType"] != "ext4" {

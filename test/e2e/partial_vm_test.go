@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// A disk dies. A thin volume whose pool is on RAIDs, and the origin of a snapshot on that disk, have all
+// A disk fails. A thin volume with its pool on RAIDs, and the origin of a snapshot on that disk, have all
 // their data: pods get them while they are active, flexd does not deactivate them, since LVM would not
-// activate them again, and the commands of the refusal make them whole.
+// activate them again, and the commands of the refusal repair them.
 func TestDeadDisk(t *testing.T) {
 	const dead, other = "/dev/mapper/dead", "/dev/mapper/other"
 	h := newHost(t, func(h *host) {

@@ -18,7 +18,7 @@ func (h *host) shared(dir string) {
 	h.must(unix.Mount("", dir, "", unix.MS_SHARED, ""))
 }
 
-// What is mounted in directories of another driver's name would count as another driver's.
+// A mount in a directory with another driver's name would count as another driver's.
 func TestAnotherDriversDirectory(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -39,7 +39,7 @@ func TestAnotherDriversDirectory(t *testing.T) {
 	h.ok(h.unmount(v, p))
 }
 
-// take removes what a test mounted below its directory, the last first.
+// take unmounts the mounts of a test below its directory, the last first.
 func (h *host) take(dirs ...string) {
 	h.t.Helper()
 	for _, d := range dirs {
@@ -47,8 +47,7 @@ func (h *host) take(dirs ...string) {
 	}
 }
 
-// Kubelet's root behind a symlink: kubelet may use either path, and so may the
-// configuration.
+// Kubelet's root is behind a symlink: kubelet and the configuration may use either path.
 func TestRootBehindSymlink(t *testing.T) {
 	t.Parallel()
 	for _, configured := range []string{"link", "real", "both"} {
@@ -119,8 +118,8 @@ func TestRenamedDirectory(t *testing.T) {
 	}
 }
 
-// Kubelet's root is moved while pods run, and its path becomes a link: their claims are not
-// missing. Where pods/ is the link, no pod gets a volume, and the refusal names the link.
+// Kubelet's root is moved while pods run, and its path becomes a link: their claims are not missing. If pods/
+// is the link, no pod gets a volume, and the refusal names the link.
 func TestRootMoved(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -153,8 +152,8 @@ func TestRootMoved(t *testing.T) {
 	h.refused(h.call("mount", h.PodDir(p, v), v.Blob(&p)), "vg0/a", h.Root+"/pods is a symbolic link", "mount --bind")
 }
 
-// Kubelet's directory is bind-mounted somewhere else: with shared propagation
-// each mount of ours appears under two paths, and counts once.
+// Kubelet's directory is bind-mounted elsewhere: with shared propagation each mount of flexd appears at two
+// paths, and counts once.
 func TestRootUnderTwoPaths(t *testing.T) {
 	t.Parallel()
 	for _, both := range []bool{false, true} {
@@ -195,8 +194,8 @@ func TestRootUnderTwoPaths(t *testing.T) {
 	}
 }
 
-// Kubelet's directory is bind-mounted somewhere else as a slave, and that one in turn: each mount of
-// ours appears at three paths, and counts once.
+// Kubelet's directory is bind-mounted elsewhere as a slave, and this mount again: each mount of flexd appears
+// at three paths, and counts once.
 func TestRootUnderSlavePaths(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, func(h *host) {
@@ -294,8 +293,8 @@ func TestRootBoundOnItself(t *testing.T) {
 	})
 }
 
-// The propagation of kubelet's directory is changed, which raises no event:
-// a caller in another namespace would not see its mount.
+// The propagation of kubelet's directory is changed without an event: a caller in another namespace would not
+// see its mount.
 func TestPropagationChanges(t *testing.T) {
 	need(t, "unshare")
 	h := newHost(t, func(h *host) { h.shared(h.Root) })
@@ -390,7 +389,7 @@ func TestOtherNamespace(t *testing.T) {
 	h.take(h.Root)
 }
 
-// inNamespace is a call from a mount namespace of its own.
+// inNamespace makes a call from a new mount namespace.
 func (h *host) inNamespace(propagation string, args ...string) answer {
 	h.t.Helper()
 	return h.prepared(propagation, "true", args...)
@@ -402,7 +401,7 @@ func (h *host) prepared(propagation, prepare string, args ...string) answer {
 	return h.entered(h.unshared(propagation, prepare), args...)
 }
 
-// entered is a call by a command that runs it in other namespaces.
+// entered makes a call by a command that runs it in other namespaces.
 func (h *host) entered(enter []string, args ...string) answer {
 	h.t.Helper()
 	driver := h.Driver
@@ -414,9 +413,8 @@ func (h *host) entered(enter []string, args ...string) answer {
 	return a
 }
 
-// unshared runs what follows in a mount namespace of its own, in which nothing
-// is mounted of other tests, after a preparation that finds the host's
-// directory in $0.
+// unshared returns a command that runs its arguments in a new mount namespace without mounts of other tests,
+// after a preparation that finds the host's directory in $0.
 func (h *host) unshared(propagation, prepare string) []string {
 	return []string{"unshare", "-m", "--propagation", propagation, "sh", "-c", `
 		awk -v own="$0/" -v tmp="${0%/*}/" 'index($5, tmp) == 1 && index($5, own) != 1 { print $5 }' /proc/self/mountinfo | tac |

@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// struck makes a call whose flexdriver is killed right before its k-th system call
-// that anybody sees, 0 is never; want is the answer else. It returns the point at
-// which it was killed, if it came to that, and how many there were.
+// struck makes a call whose flexdriver is killed right before its k-th visible system call; 0 = never. want
+// is the answer otherwise. It returns the point of the kill, if it was reached, and the number of points.
 func (h *host) struck(k int, want string, args ...string) (at point, all int) {
 	h.t.Helper()
 	c, out := h.command(nil, args...)
@@ -32,9 +31,8 @@ func (h *host) struck(k int, want string, args ...string) (at point, all int) {
 	return at, all
 }
 
-// flexdriver is killed at each of its system calls that anybody sees, in each
-// verb. What it asked for is done or not, never half; kubelet asks again, and
-// gets what it wants.
+// flexdriver is killed at each of its visible system calls, in each verb. The call is done or not done, never
+// half; kubelet's retry succeeds.
 func TestFlexdriverKilledAtEachCall(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An mkfs that a crash has cut in the middle is made again, unless the owner has
-// written to the volume since. One that dies alone leaves nothing behind.
+// An mkfs that was interrupted by a crash is repeated, unless the owner has written to the volume since. One
+// that dies by itself leaves nothing.
 func TestMkfsKilled(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -110,8 +110,8 @@ func TestMkfsKilled(t *testing.T) {
 	}
 }
 
-// killWriting kills an mkfs that stands still, when it has written some data that
-// is not zero, and the child that started it before, or not.
+// killWriting kills a stopped mkfs after it has written data other than zeros, and optionally first the child
+// that started it.
 func (h *host) killWriting(pid int, child bool) {
 	h.t.Helper()
 	runtime.LockOSThread()
@@ -153,8 +153,7 @@ func (h *host) killWriting(pid int, child bool) {
 	}
 }
 
-// writesData reports whether a process that is stopped at a system call writes
-// something that is not zero.
+// writesData reports whether a process that is stopped at a system call writes data other than zeros.
 func (h *host) writesData(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
 	h.must(err)
@@ -170,7 +169,7 @@ func (h *host) writesData(pid int) bool {
 	return err == nil && len(bytes.Trim(b, "\x00")) > 0
 }
 
-// standing are the records of an mkfs that has not ended.
+// standing returns the records of an mkfs that has not ended.
 func (h *host) standing() (files []string) {
 	all, err := filepath.Glob(h.State + "/formats/*.json")
 	h.must(err)
@@ -189,8 +188,8 @@ func (h *host) formatting(n int) {
 	}
 }
 
-// What an operator sees after a crash: claims stay, a mount that was unmounted by hand is
-// reported and not repeated, and a mount without a pod is reported and stays.
+// After a crash claims stay, a mount that was unmounted by hand is reported and not repeated, and a mount
+// without a pod is reported and stays.
 func TestRecoveryAsSeen(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -10,14 +10,14 @@ import (
 	"github.com/flexd/flexd/test/umount"
 )
 
-// kubeletsCgroups lets the test say which pods live: see populated.
+// kubeletsCgroups lets the test decide which pods run: see populated.
 func (h *host) kubeletsCgroups() {
 	h.settings.extra = "cgroupDir: " + h.Dir + "/cgroup"
 	h.must(os.MkdirAll(h.Dir+"/cgroup/kubepods", 0o755))
 	h.must(os.WriteFile(h.Dir+"/cgroup/cgroup.procs", nil, 0o644))
 }
 
-// populated is what the kernel says of a pod's control group.
+// populated sets the kernel's state of a pod's control group.
 func (h *host) populated(p pod, n string) {
 	h.t.Helper()
 	dir := h.Dir + "/cgroup/kubepods/besteffort/pod" + p.UID
@@ -30,9 +30,8 @@ func (h *host) populated(p pod, n string) {
 	h.must(os.WriteFile(dir+"/cgroup.events", []byte("populated "+n+"\nfrozen 0\n"), 0o644))
 }
 
-// Pods die while kubelet is down. Their mounts are found within a minute, reported, and
-// released when an operator says so, except mounts in use and mounts that a running pod
-// may need.
+// Pods end while kubelet is down. Their mounts are found within a minute, reported, and released by an
+// operator's command, except mounts in use and mounts that a running pod may need.
 func TestOrphans(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, (*host).kubeletsCgroups)

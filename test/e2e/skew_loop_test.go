@@ -36,7 +36,7 @@ func TestSkew(t *testing.T) {
 	}
 }
 
-// skewedLife is every verb of kubelet's, in each mode.
+// skewedLife makes every call of kubelet, in each mode.
 func (h *host) skewedLife() {
 	h.t.Helper()
 	if a := h.ok(h.call("init")); a.Capabilities == nil {
@@ -60,7 +60,7 @@ func (h *host) skewedLife() {
 	}
 }
 
-// skewedTrouble is what fails, and what only a later release would send.
+// skewedTrouble makes failing calls, and calls that only a later release would send.
 func (h *host) skewedTrouble() {
 	h.t.Helper()
 	v, p := h.vol("no", "ext4"), podN(1)
@@ -109,8 +109,8 @@ func (h *host) skewedTrouble() {
 	}
 }
 
-// skewedRestart replaces flexd by that of the other release and back, with a mounted volume,
-// and with a call that waits meanwhile.
+// skewedRestart replaces flexd by that of the other release and back, with a mounted volume and a waiting
+// call.
 func (h *host) skewedRestart(daemon, other string) {
 	h.t.Helper()
 	v, a, b := h.vol("kept", "ext4"), podN(1), podN(2)

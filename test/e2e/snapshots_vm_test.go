@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// LVM deactivates an origin and its thick snapshots only together. flexd does so
-// when it has activated all of them and none is in use.
+// LVM deactivates an origin and its thick snapshots only together. flexd does so if it has activated all of
+// them and none is in use.
 func TestThickSnapshots(t *testing.T) {
 	h := newHost(t)
 	p, q := podN(1), podN(2)
@@ -69,9 +69,9 @@ func TestThickSnapshots(t *testing.T) {
 	h.quiet()
 }
 
-// A thin volume is rolled back to a snapshot from before an extension, while its pod runs: LVM
-// merges them at the next activation, and gives the device the larger size once more. That is no
-// older metadata: nothing is to be restored, and the activation after it has the right size.
+// A thin volume is rolled back to a snapshot from before an extension, while its pod runs: LVM merges them at
+// the next activation, and gives the device the larger size once more. This is not older metadata: nothing
+// must be restored, and the next activation has the right size.
 func TestMergedAfterExtension(t *testing.T) {
 	h := newHost(t)
 	p, v := podN(1), h.vol("thin", "ext4").With("size", "-")

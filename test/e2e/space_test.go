@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A shortage is what a filesystem has no more of.
+// A shortage is a resource that a filesystem lacks.
 type shortage struct {
 	name  string
 	mount string // options of the tmpfs
@@ -26,16 +26,14 @@ var shortages = []shortage{
 	{"read-only", "size=256k", "read-only file system"},
 }
 
-// disk mounts a small filesystem for flexd's files at dir; the test's end takes
-// it away.
+// disk mounts a small filesystem for flexd's files at dir until the test ends.
 func (h *host) disk(dir, options string) {
 	h.must(os.MkdirAll(dir, 0o700))
 	h.must(unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0700,"+options))
 	h.disks = append(h.disks, dir)
 }
 
-// use takes all that the filesystem has; giveBack ends that. What flexd itself
-// has given back meanwhile is taken when it is called again.
+// use uses up the resource; giveBack ends that. A repeated call also uses up what flexd has freed meanwhile.
 func (s shortage) use(h *host, dir string) {
 	h.t.Helper()
 	if s.name == "read-only" {
@@ -66,7 +64,7 @@ func (s shortage) giveBack(h *host, dir string) {
 	h.must(os.RemoveAll(dir + "/hog"))
 }
 
-// begins starts flexd and returns what it says: when it is ready, it is running.
+// begins starts flexd and returns its output when it is ready or has ended.
 func (h *host) begins() (said string, running bool) {
 	h.t.Helper()
 	c := exec.Command(h.Flexd(), "serve", "--config", h.Config())
@@ -86,10 +84,9 @@ func (h *host) begins() (said string, running bool) {
 	return said, running
 }
 
-// The filesystem of flexd's run directory or of its state directory is full, out
-// of inodes, or read-only. What sets up is refused with the path and what to do;
-// flexd starts all the same, and every unmount works. Once there is room, so
-// does the rest, and nothing is left.
+// The filesystem of flexd's run directory or of its state directory is full, out of inodes, or read-only.
+// Set-up is refused with the path and the remedy; flexd starts, and every unmount works. When there is space,
+// everything works, and nothing remains.
 func TestNoRoom(t *testing.T) {
 	t.Parallel()
 	eachShortage(t, func(_ *testing.T, h *host, s shortage, where string) { h.noRoom(s, where) })
@@ -169,8 +166,7 @@ func (h *host) noRoom(s shortage, where string) {
 	h.eventually("status has no problem left", func() string { return strings.Join(h.list().Problems, "; ") })
 }
 
-// On a read-only /run no socket can be made: flexd ends and says so, kubelet's
-// calls too, mounts stay.
+// On a read-only /run no socket can be made: flexd ends with an error, kubelet's calls fail, mounts stay.
 func TestReadOnlyRun(t *testing.T) {
 	t.Parallel()
 	s := shortages[2]
@@ -190,8 +186,8 @@ func TestReadOnlyRun(t *testing.T) {
 	h.end(byKubelet, v, p)
 }
 
-// What flexd finds at its start is full, with nothing of its own to give back. It
-// starts where it has its directories; else it names what it could not make.
+// The filesystem is full at flexd's start, with nothing to free. flexd starts if its directories exist;
+// otherwise the error names those that it could not make.
 func TestNoRoomAtTheStart(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -244,8 +240,7 @@ func TestNoRoomAtTheStart(t *testing.T) {
 	}
 }
 
-// Notes and records are torn, and where they are nothing can be written any more.
-// flexd starts, says what it did not read, and unmounts all the same.
+// Notes and records are truncated, and nothing can be written. flexd starts, reports them, and unmounts.
 func TestTornWithoutRoom(t *testing.T) {
 	t.Parallel()
 	eachShortage(t, func(t *testing.T, h *host, s shortage, where string) {

@@ -30,13 +30,13 @@ const (
 	block = "/dev/loop"
 )
 
-// long are the tests that only FLEXD_SOAK runs: none.
+// long are the tests that run only with FLEXD_SOAK: none.
 var long []string
 
-// restricted are none: systemd need not be process 1.
+// restricted is empty: systemd need not be process 1.
 var restricted []string
 
-// tools are what a test cannot do without.
+// tools are the required programs.
 var tools = []string{"losetup"}
 
 // lacks returns why there can be no storage on this machine, "" if there can.
@@ -91,7 +91,7 @@ func (s files) volume(name string, size int64, fill func(path string)) {
 	s.handOver(name)
 }
 
-// handOver makes a volume of a file, as an operator does: setfattr.
+// handOver makes a volume of a file with setfattr, as an operator does.
 func (s files) handOver(name string) {
 	s.h.t.Helper()
 	uuid := fmt.Sprintf("00000000-0000-4000-8000-%012x", rand.Uint64N(1<<48))

@@ -8,9 +8,8 @@ import (
 	testhost "github.com/flexd/flexd/test/host"
 )
 
-// A storage is what lies below a host's volumes: files and loop devices or,
-// with the tag vm, the volume groups of a virtual machine. Its methods are an
-// administrator, with his own tools; volumes are named vg/lv.
+// A storage has a host's volumes: files and loop devices or, with the tag vm, the volume groups of a virtual
+// machine. Its methods use an administrator's tools; volumes are named vg/lv.
 type storage interface {
 	testhost.Volumes // by these names
 
@@ -63,7 +62,7 @@ func (h *host) content(name string) (all []byte) {
 	return all
 }
 
-// zero is the owner's way out: nothing but zeros from here on.
+// zero applies the owner's remedy: it overwrites the volume with zeros.
 func (h *host) zero(name string) {
 	h.t.Helper()
 	h.open(name, func(path string) {

@@ -28,8 +28,8 @@ const (
 	block = "/dev/dm-"
 )
 
-// long are the tests that run only with FLEXD_SOAK or by name: they take long and show
-// little about LVM, and the host runs them each time.
+// long are the tests that run only with FLEXD_SOAK or by name: they take long and show little about LVM, and
+// the host runs them each time.
 var long = []string{
 	"TestHundredTimes", "TestDirectoryKept", "TestDetachMeanwhile", "TestPodsComeAndGo", "TestReadOnlyBesideReadWrite",
 	"TestAnyOrder", "TestFlexdriverKilled", "TestKubeletDies", "TestDamagedFiles", "TestForeignMounts",
@@ -47,10 +47,10 @@ var long = []string{
 // restricted are the tests for which systemd starts flexd, under the restrictions of its unit.
 var restricted = []string{"TestUnit", "TestSystemd", "TestExpand", "TestThinAndThick", "TestFrozen"}
 
-// tools are what a test cannot do without.
+// tools are the required programs.
 var tools = []string{"lvm"}
 
-// disks are ours to overwrite: those of scripts/vm.
+// disks may be overwritten: those of scripts/vm.
 var disks = strings.Split(os.Getenv("FLEXD_TEST_DISKS"), ",")
 
 func lacks() string {
@@ -60,7 +60,7 @@ func lacks() string {
 	return ""
 }
 
-// executables says where flexd and flexdriver are: they were built outside.
+// executables returns the directory of flexd and flexdriver, which were built outside.
 func executables(string) (string, error) {
 	if dir := os.Getenv("FLEXD_TEST_BIN"); dir != "" {
 		return dir, nil

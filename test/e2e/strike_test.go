@@ -8,10 +8,9 @@ import (
 	"testing"
 )
 
-// strike makes a call during which flexd is killed right before the k-th system
-// call of its own, or of a child's, that anybody sees; 0 is never. With rest it is
-// followed until the volume of that name has no device any more. It returns the
-// point at which it was killed, if it came to that, and how many there were.
+// strike makes a call during which flexd is killed right before the k-th visible system call of itself or of
+// a child; 0 = never. With rest it follows flexd until the volume of that name has no device. It returns the
+// point of the kill, if it was reached, and the number of points.
 func (h *host) strike(k int, rest string, args ...string) (at point, all int) {
 	h.t.Helper()
 	t := h.trace(h.Pid(), k)
@@ -46,10 +45,9 @@ func (h *host) strike(k int, rest string, args ...string) (at point, all int) {
 	return at, all
 }
 
-// flexd is killed at each system call of its own, or of a child's, that anybody
-// sees, in each verb, and until the volume is released. The next flexd and
-// kubelet's retry get there, nothing is done twice or half, and the pod beside
-// does not notice.
+// flexd is killed at each visible system call of itself or of a child, in each verb, and until the volume is
+// released. The next flexd and kubelet's retry succeed, nothing is done twice or half, and another pod is not
+// affected.
 func TestFlexdKilledAtEachCall(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

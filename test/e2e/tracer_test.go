@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seen are the system calls by which the rest of the world sees a process: files
-// and notes, locks, processes, devices, mounts, questions and answers.
+// seen are the system calls with effects that other processes can see: files, locks, processes, devices,
+// mounts, sockets.
 var seen = map[uint64]string{
 	unix.SYS_RENAME: "rename", unix.SYS_RENAMEAT: "renameat", unix.SYS_RENAMEAT2: "renameat2",
 	unix.SYS_UNLINK: "unlink", unix.SYS_UNLINKAT: "unlinkat", unix.SYS_LINKAT: "linkat",
@@ -73,8 +73,8 @@ type tracer struct {
 
 const tracing = "FLEXD_E2E_TRACE" // set where this executable is a tracer
 
-// trace follows a process and its children, and kills it right before the k-th call
-// that matters; 0 is never. A child is not killed: it outlives flexd.
+// trace follows a process and its children, and kills it right before the k-th visible call; 0 = never.
+// Children are not killed: they outlive flexd.
 func (h *host) trace(pid, k int) *tracer {
 	h.t.Helper()
 	t := &tracer{cmd: exec.Command("/proc/self/exe"), done: make(chan struct{})}
@@ -190,7 +190,7 @@ func traces(of string) error {
 	}
 }
 
-// syscallOf says what a task that has stopped is about to call.
+// syscallOf returns the call that a stopped task is about to make.
 func syscallOf(tid int) (call uint64, args [6]uint64, entry bool) {
 	var info struct { // ptrace_syscall_info
 		op     uint8
@@ -219,7 +219,7 @@ func ptrace(request, tid int, addr, data uintptr) error {
 	return nil
 }
 
-// traced makes this executable a tracer if it is to be one.
+// traced runs this executable as a tracer if it was started as one.
 func traced() bool {
 	of, yes := os.LookupEnv(tracing)
 	if !yes {

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// Snapshots are given to pods while their origins are in use: read-only ones as
-// they are, without a check, a replayed journal or growth; an xfs although its
-// UUID is mounted already; one that LVM skips at activation. A btrfs is refused.
+// Pods get snapshots while their origins are in use: read-only ones unchanged, without a check, a replayed
+// journal or growth; an xfs although its UUID is mounted already; one that LVM skips at activation. A btrfs
+// is refused.
 func TestSnapshotsBesideTheirOrigins(t *testing.T) {
 	need(t, "mkfs.xfs", "mkfs.btrfs")
 	h := newHost(t)

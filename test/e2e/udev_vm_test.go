@@ -13,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names and metadata that pods write into their volumes have no effect on the host: neither
-// when it boots, for volumes that it activates by itself, nor when flexd activates them. A
-// volume that no pod has used keeps its names.
+// Names and metadata that pods write into their volumes have no effect on the host, neither at its boot, for
+// volumes that it activates, nor when flexd activates them. A volume that no pod has used keeps its names.
 func TestUdevRule(t *testing.T) {
 	need(t, "mdadm", "udevadm")
 	var files string
@@ -195,7 +194,7 @@ func TestUdevRule(t *testing.T) {
 	h.lvm("vgchange", "-an", "vg0")
 }
 
-// setLabel is a process in a pod that labels the filesystem it has mounted.
+// setLabel is a process in a pod that labels its mounted filesystem.
 func setLabel(t *testing.T, dir, label string) {
 	t.Helper()
 	f, err := os.Open(dir)

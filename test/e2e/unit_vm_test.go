@@ -126,8 +126,8 @@ func TestUnit(t *testing.T) {
 	h.end(noAttach, v, p)
 }
 
-// With the units as they are installed, no call fails while flexd is upgraded and restarts again
-// and again, and systemd restarts a flexd that has stopped to work.
+// With the installed units, no call fails while flexd is upgraded and restarted repeatedly, and systemd
+// restarts a flexd that has stopped to work.
 func TestSystemd(t *testing.T) {
 	if testhost.Unit == "" {
 		t.Fatal("needs systemd: scripts/test-vm")

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The filesystem with a volume's file is full, so the kernel cannot write what a pod wrote
-// last. The last unmount succeeds, and flexd reports the loss.
+// The filesystem with a volume's file is full, so the kernel cannot write a pod's last data. The last unmount
+// succeeds, and flexd reports the loss.
 func TestUnwritten(t *testing.T) {
 	t.Parallel()
 	var dir string
@@ -58,8 +58,8 @@ func TestUnwritten(t *testing.T) {
 	}
 }
 
-// A pod's syncfs(2) takes the error of a write. flexd has it from the kernel's log, and reports it
-// until the last unmount.
+// A pod's syncfs(2) consumes the error of a write. flexd reads it in the kernel's log, and reports it until
+// the last unmount.
 func TestLostWrite(t *testing.T) {
 	t.Parallel()
 	readsKernelLog(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/flexd/flexd/test/host"
 )
 
-// A stage is the step of flexd's in whose middle a disk fails.
+// A stage is the step during which a disk fails.
 type stage struct {
 	name   string
 	child  string // what is frozen until the disk fails; "" = it fails before the call
@@ -95,7 +95,7 @@ func (l *lab) fail(how string, parts ...part) {
 	l.reload(append(lines, l.linear(at, l.sectors))...)
 }
 
-// heal makes the disk a good one again.
+// heal repairs the disk.
 func (l *lab) heal() {
 	l.Helper()
 	l.reload(l.linear(0, l.sectors))
@@ -144,8 +144,8 @@ func (l *lab) use(s stage, lv string) {
 	l.must(os.Mkdir(l.Dir+"/state/formats", 0o700))
 }
 
-// A disk gives errors, or is slow, in the middle of each step. It costs no data, a call
-// never says that it worked when it did not, and when the disk is well again, all is.
+// A disk gives errors, or is slow, during each step. No data is lost, no failed call succeeds, and when the
+// disk is repaired, everything works.
 func TestDiskFails(t *testing.T) {
 	random := host.Random(t)
 	type row struct {
@@ -278,8 +278,8 @@ func (l *lab) blank(lv string) {
 	}
 }
 
-// The disk of mounted filesystems fails: status says so within half a minute
-// without any call, and no further pod gets them, until they were mended.
+// The disk of mounted filesystems fails: status reports it within half a minute without any call, and no
+// other pod gets them until they are repaired.
 func TestMountedDiskFails(t *testing.T) {
 	l := newLab(t, patient, create("ext", "40M", under), create("x", "304M", under), create("fine", "40M", host.Disks()[1]))
 	l.mkfs("ext4", "ext", "fine")

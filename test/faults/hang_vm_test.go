@@ -179,9 +179,8 @@ func (l *lab) knows(begun time.Time, lvs ...string) {
 	}
 }
 
-// The disk with the metadata of a thin pool hangs in the middle of a commit, under which
-// the kernel keeps even a look at the pool waiting: flexd does not look, says so, and
-// can be stopped.
+// The disk with the metadata of a thin pool hangs during a commit, and the kernel blocks every request to the
+// pool: flexd does not ask it, reports that, and can be stopped.
 func TestPoolMetadataHangs(t *testing.T) {
 	l := newLab(t, deadline,
 		create("near", "64M", host.Disks()[1]),
@@ -231,8 +230,8 @@ func TestPoolMetadataHangs(t *testing.T) {
 	l.ok(l.unmount("thin"))
 }
 
-// Fifty volumes hang at once, and the fifty-first is served as if it were alone. Only soaking has
-// fifty: each costs a second of a virtual machine, and twenty are more than may share anything, too.
+// Fifty volumes hang at once, and the fifty-first is served as usual. Only the soak has fifty, since each
+// takes a second in a virtual machine.
 func TestFiftyHang(t *testing.T) {
 	hung, many := 20, 10 // before, beside and after
 	if os.Getenv("FLEXD_SOAK") != "" {

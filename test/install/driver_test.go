@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Each installation makes kubelet ask init once, and one that finds everything in
-// place never.
+// Each installation causes one init by kubelet, and one that changes nothing causes none.
 func TestOneInit(t *testing.T) {
 	n := newNode(t)
 	p := startProber(t, n.plugins())
@@ -60,9 +59,8 @@ func TestOneInit(t *testing.T) {
 	}
 }
 
-// A plugin directory that is a mount of its own cannot be renamed into: there the
-// driver's directory is made first, and kubelet may ask an instant too early, or
-// twice. Upgrades are as everywhere.
+// A plugin directory that is a mount point cannot be renamed into: the driver's directory is made there
+// first, and kubelet may call init too early, or twice. Upgrades are as elsewhere.
 func TestPluginDirectoryIsAMount(t *testing.T) {
 	n := newNode(t)
 	n.mount(pluginDir)
@@ -79,8 +77,7 @@ func TestPluginDirectoryIsAMount(t *testing.T) {
 	n.installed(two, "true")
 }
 
-// A driver that does not answer init as kubelet needs it is never seen by kubelet:
-// the old one stays.
+// Kubelet never sees a driver whose init does not answer as kubelet requires: the old one stays.
 func TestBrokenDriver(t *testing.T) {
 	for _, broken := range []struct{ name, text, says string }{
 		{"no program", "\x7fELF and no more", "another architecture"},
@@ -117,7 +114,7 @@ func TestBrokenDriver(t *testing.T) {
 	}
 }
 
-// Where the last rename fails, the mode goes back with the executable.
+// If the last rename fails, the mode is restored with the executable.
 func TestRollback(t *testing.T) {
 	n := newNode(t)
 	n.driver(one)
@@ -178,8 +175,8 @@ func TestConcurrentInstallations(t *testing.T) {
 	n.installed(one, "true")
 }
 
-// Killed at any instant, an installation leaves a whole driver or none; the next
-// one finishes, and leaves nothing of the first.
+// An installation that is killed at any moment leaves a whole driver or none; the next one completes it and
+// leaves no remains.
 func TestKilledInstallation(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

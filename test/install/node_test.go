@@ -351,7 +351,7 @@ func TestUninstall(t *testing.T) {
 	}
 }
 
-// Files that are not ours keep the directory, and stay.
+// Other files in the directory stay.
 func TestUninstallLeavesOthers(t *testing.T) {
 	n := newNode(t)
 	n.driver(one)
@@ -432,8 +432,8 @@ func (n *node) remount(dir string, flags uintptr) {
 	}
 }
 
-// A second run puts the driver where kubelet looks once the configuration has a volume group,
-// whatever brought it there; the former configuration is kept.
+// A second run installs the driver once the configuration has a volume group; the former configuration is
+// kept.
 func TestConfiguration(t *testing.T) {
 	n := newNode(t)
 	n.install(one)
@@ -648,7 +648,7 @@ func TestFullPrefix(t *testing.T) {
 	}
 }
 
-// A directory that kubelet does not use is said, and what is a guess.
+// A directory that kubelet does not use is reported, and so are guesses.
 func TestGivenDirectory(t *testing.T) {
 	n := newNode(t)
 	contains(t, n.remove(), "a guess")

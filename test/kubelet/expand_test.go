@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// grow is what the expand controller does for a claim: it leaves everything to
-// the node, and says so in the volume's capacity.
+// grow expands a claim like the expand controller, which leaves the expansion to the node, and sets the
+// volume's capacity.
 func (n *node) grow(lv string, size int64) {
 	n.t.Helper()
 	n.change(func(w *World) {
@@ -93,9 +93,9 @@ func TestExpansion(t *testing.T) {
 	})
 }
 
-// An expansion that is refused: the event says why, and both ways out. Pods that run
-// keep the volume. But kubelet counts no mount as done before the volume has grown:
-// after its restart the syncs of these pods fail, and no other pod of the claim starts.
+// An expansion is refused: the event has the reason and both remedies. Running pods keep the volume. But
+// kubelet treats the volume as unmounted until it has grown: after a restart of kubelet the syncs of these
+// pods fail, and no other pod of the claim starts.
 func TestRefusedExpansion(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.failures = true

@@ -10,8 +10,7 @@ import (
 	"github.com/flexd/flexd/test/host"
 )
 
-// What may happen to flexd while kubelet waits for an answer. Each leaves a flexd
-// that runs.
+// The accidents of flexd while kubelet waits for an answer. After each a flexd runs.
 var accidents = []struct {
 	name   string
 	midway bool // flexd is at work, and stopped; else it has not read the call yet

@@ -63,7 +63,7 @@ func TestTwoPodsOnOneVolume(t *testing.T) {
 	})
 }
 
-// The new pod of a Deployment is there before the old one has gone.
+// The new pod of a Deployment starts before the old one has ended.
 func TestPodRecreatedAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.claim("a", 16*mib)
@@ -145,8 +145,8 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// A container may get a directory of a volume: kubelet mounts that again, below
-// its own directories, and takes it away before unmount.
+// A container may get a directory of a volume: kubelet bind-mounts it below its own directories, and unmounts
+// it before unmount.
 func TestSubpath(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		p := n.web()
