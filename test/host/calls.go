@@ -65,20 +65,20 @@ func (v Volume) Blob(pod *Pod) string {
 	return string(b)
 }
 
-// GlobalDir is where kubelet wants a volume with attach:true, once per node.
+// GlobalDir returns kubelet's directory for a volume with attach:true, one per node.
 func (n *Node) GlobalDir(v Volume) string {
 	return n.Root + "/plugins/kubernetes.io/flexvolume/" + strings.Replace(n.DriverDir(), "~", "/", 1) + "/mounts/" + v.Name
 }
 
-// PodDir is where kubelet wants a pod's mount.
+// PodDir returns kubelet's directory for a pod's mount.
 func (n *Node) PodDir(p Pod, v Volume) string {
 	return n.Root + "/pods/" + p.UID + "/volumes/" + n.DriverDir() + "/" + v.Name
 }
 
-// DriverDir is how kubelet names the driver in paths: vendor~driver.
+// DriverDir returns the driver's directory in kubelet's paths: vendor~driver.
 func (n *Node) DriverDir() string { return filepath.Base(filepath.Dir(n.Driver)) }
 
-// An Answer is what the driver said.
+// An Answer is the driver's answer.
 type Answer struct {
 	Text         string          `json:"-"`
 	Status       string          `json:"status"`
@@ -89,7 +89,7 @@ type Answer struct {
 	Capabilities map[string]bool `json:"capabilities"`
 }
 
-// Command is a call of the driver as kubelet starts it.
+// Command returns a call of the driver as kubelet starts it.
 func (n *Node) Command(ctx context.Context, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, n.Driver, args...) // its standard input is /dev/null
 	c.Env = []string{"PATH=/usr/bin:/bin", "FLEXD_SOCKET=" + n.DriverSocket()}
@@ -134,9 +134,8 @@ func Parse(out []byte) (Answer, error) {
 	return a, nil
 }
 
-// Prepare is what kubelet does before mountdevice and mount: it looks whether
-// the directory is a mount point, where it would not call the driver at all,
-// and makes it if it is missing.
+// Prepare does kubelet's work before mountdevice and mount: it checks whether the directory is a mount point,
+// where kubelet would not call the driver, and creates a missing one.
 func Prepare(dir string) error {
 	if Mounted(dir) {
 		return fmt.Errorf("%s is a mount point already", dir)
@@ -144,8 +143,8 @@ func Prepare(dir string) error {
 	return os.MkdirAll(dir, 0o750)
 }
 
-// Exclusive is kubelet's last check that no process uses a device after unmountdevice:
-// opening it alone works, or it is not there any more.
+// Exclusive is kubelet's last check after unmountdevice that no process uses a device: it can be opened
+// exclusively, or is gone.
 func Exclusive(device string) error {
 	fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENXIO) {
@@ -157,8 +156,8 @@ func Exclusive(device string) error {
 	return err
 }
 
-// GrowsExt4 says whether the kernel lets this process grow a mounted ext4: some sandboxes' root
-// lacks the capability.
+// GrowsExt4 reports whether this process may grow a mounted ext4: root in some sandboxes lacks the
+// capability.
 func GrowsExt4() bool {
 	var caps [2]unix.CapUserData
 	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0])

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// soon is how long the slowest of the machines may take for what is quick.
+// soon is the limit for quick operations on the slowest machine.
 const soon = time.Minute
 
 // A process is a run of flexd.
@@ -87,7 +87,7 @@ func (n *Node) running() *process {
 	return n.flexd
 }
 
-// Pid is flexd's, 0 if it does not run.
+// Pid returns flexd's pid, 0 if it does not run.
 func (n *Node) Pid() int {
 	if p := n.running(); p != nil {
 		return p.Pid
@@ -95,10 +95,10 @@ func (n *Node) Pid() int {
 	return 0
 }
 
-// Ended is closed when the flexd that runs now has ended.
+// Ended returns a channel that is closed when the present flexd has ended.
 func (n *Node) Ended() <-chan struct{} { return n.running().ended }
 
-// Wait waits until flexd has ended, and returns how, such as "signal: killed".
+// Wait waits until flexd has ended, and returns the reason, such as "signal: killed".
 func (n *Node) Wait() (how string, err error) {
 	p := n.running()
 	if p == nil {
@@ -118,7 +118,7 @@ func (n *Node) Wait() (how string, err error) {
 	return p.how, nil
 }
 
-// Signal sends flexd, if it runs, a signal that ends it, and waits for that.
+// Signal sends flexd, if it runs, a signal that ends it, and waits for its end.
 func (n *Node) Signal(s syscall.Signal) error {
 	p := n.running()
 	if p == nil {
@@ -157,14 +157,14 @@ func get(socket, path string, timeout time.Duration) (string, error) {
 	return string(text), err
 }
 
-// Tail is the end of a file of lines, such as a log.
+// Tail returns the last lines of a file.
 func Tail(file string, lines int) string {
 	text, _ := os.ReadFile(file)
 	all := strings.Split(strings.TrimSpace(string(text)), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// LogTail is the end of what flexd said.
+// LogTail returns the last lines of flexd's log.
 func (n *Node) LogTail(lines int) string { return Tail(n.Log, lines) }
 
 // Client is flexd with a command that asks the one that runs, such as check.
@@ -172,7 +172,7 @@ func (n *Node) Client(name string, args ...string) *exec.Cmd {
 	return exec.Command(n.Flexd(), append([]string{name, "--socket", n.StatusSocket()}, args...)...)
 }
 
-// Status is what `flexd status` prints.
+// Status returns the output of `flexd status`.
 func (n *Node) Status(args ...string) (string, error) {
 	out, err := n.Client("status", args...).CombinedOutput()
 	if err != nil {

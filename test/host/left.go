@@ -24,7 +24,7 @@ func Mounts(dir string) []string {
 	return all
 }
 
-// MountsOf lists those that a process sees.
+// MountsOf lists the mount points that a process sees.
 func MountsOf(pid int, dir string) ([]string, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
 	var all []string
@@ -38,7 +38,7 @@ func MountsOf(pid int, dir string) ([]string, error) {
 	return all, err
 }
 
-// Mounted says whether a lookup of a directory reaches a mount's root, as kubelet asks.
+// Mounted reports whether a directory is a mount point, as kubelet checks it.
 func Mounted(dir string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
@@ -84,8 +84,8 @@ func (n *Node) Notes() []string {
 	return files
 }
 
-// Left says what flexd has still to release: mounts, notes, active volumes, processes but
-// flexd. It lists no more once it has found any: the last two take long to find.
+// Left returns what flexd must still release: mounts, notes, active volumes, children. It stops at the first
+// kind that it finds, since the last two take long.
 func (n *Node) Left() string {
 	return n.first(func(dir string) bool { return n.Own == nil || !n.Own(dir) }, n.Notes())
 }
@@ -111,8 +111,8 @@ func (n *Node) first(mounts func(dir string) bool, notes []string) string {
 	return strings.Join(left, "; ")
 }
 
-// Clear ends flexd and all processes, and takes away mounts and block devices,
-// whatever has failed. The files stay.
+// Clear ends flexd and all processes, and removes mounts and block devices, whatever has failed. The files
+// stay.
 func (n *Node) Clear() error {
 	err := n.Signal(syscall.SIGKILL)
 	for end := time.Now().Add(soon); ; time.Sleep(20 * time.Millisecond) {
@@ -137,7 +137,7 @@ func (n *Node) Clear() error {
 	}
 }
 
-// Close is Clear, and takes away the volume group and the files, too.
+// Close is Clear, and also removes the volume group and the files.
 func (n *Node) Close() error {
 	if err := n.Clear(); err != nil {
 		return err

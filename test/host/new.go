@@ -38,9 +38,8 @@ func New(bin string, lease time.Duration, disks ...string) (*Node, error) {
 	return with(bin, lease, dir, dir+"/run", g)
 }
 
-// Reopen is the node in a directory that outlives the machine's boots, while run
-// does not. It is made where it is missing; its volume group is there already,
-// and not the node's to take away.
+// Reopen returns the node in a directory that survives reboots; run does not. A missing directory is created;
+// the volume group exists already, and Close does not remove it.
 func Reopen(bin string, lease time.Duration, dir, run string) (*Node, error) {
 	return with(bin, lease, dir, run, &lvm{})
 }
@@ -62,7 +61,7 @@ func with(bin string, lease time.Duration, dir, run string, g group) (*Node, err
 	return n, n.Configure(Settings{Lease: lease, Groups: "  - {name: " + VG + ", create: true, maxSize: 8GiB, namespaces: ['*'], " + g.config() + "}\n"})
 }
 
-// Volume asks the status socket for the whole story of a volume of VG.
+// Volume returns the status of a volume of VG from the status socket.
 func (n *Node) Volume(lv string) (s status.VolumeDetail, err error) {
 	text, err := n.Get("/v1/volumes/" + VG + "/" + lv)
 	if err == nil {

@@ -17,8 +17,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// fromShell makes a node whose driver is kubernetes.io/lvm, a shell script, for which flexd
-// is configured but does not run.
+// fromShell returns a node with the shell script kubernetes.io/lvm as its driver, and with a configured flexd
+// that does not run.
 func fromShell(n *node) {
 	n.shell, n.migrates = true, true
 	n.Driver = n.plugins + "/kubernetes.io~lvm/lvm"
@@ -53,8 +53,8 @@ func (n *node) shellDriver() string {
 	return file
 }
 
-// to replaces the driver while kubelet runs, and starts or ends flexd. Kubelet calls init of
-// the new one before its next use of it.
+// to replaces the driver while kubelet runs, and starts or ends flexd. Kubelet calls init of the new driver
+// before its next use.
 func (n *node) to(shell bool) {
 	n.t.Helper()
 	if n.shell = shell; !shell {
@@ -80,8 +80,7 @@ func (n *node) blank(lv string, size int64) {
 	}
 }
 
-// activate does for a file what lvchange does for a logical volume: the device has the
-// volume's identity.
+// activate is lvchange for a file: the device has the volume's identity.
 func (n *node) activate(lv string) {
 	n.t.Helper()
 	file, err := os.OpenFile(n.vg+"/"+lv, os.O_RDWR, 0)
@@ -111,7 +110,7 @@ func (n *node) activate(lv string) {
 	}
 }
 
-// table is the mount table's lines of kubelet's volumes.
+// table returns the mount table's lines of kubelet's volumes.
 func (n *node) table() (lines []string) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	n.must(err)
@@ -168,7 +167,7 @@ func (n *node) adopted(unflagged ...string) {
 	})
 }
 
-// flexd takes the place of a shell driver while pods run, and that driver takes flexd's place.
+// flexd replaces a shell driver while pods run, and that driver replaces flexd.
 func TestMigration(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		for _, lv := range []string{"a", "b", "c"} {

@@ -30,8 +30,8 @@ const (
 
 var modes = []mode{noAttach, byKubelet, byController}
 
-// each runs a test in each mode, on a node made with change. Of the two modes with an attach,
-// which differ in who attaches, one is drawn where no test is asked for by name.
+// each runs a test in each mode, on a node made with change. Of the two modes with an attach, one is drawn
+// unless a test is named.
 func each(t *testing.T, f func(*testing.T, *node), change ...func(*node)) {
 	t.Helper()
 	some := modes
@@ -58,9 +58,9 @@ func in(t *testing.T, some []mode, f func(*testing.T, *node), change ...func(*no
 	}
 }
 
-// A node is a machine in a temporary place: flexd on loop devices, and kubelet.
-// When its test ends nothing of it may be left on the machine, every call must
-// have succeeded and no pod may have got a warning, unless the test expects them.
+// A node is a machine in a temporary directory: flexd on loop devices, and kubelet. At the end of its test
+// nothing of it may remain on the machine, every call must have succeeded and no pod may have a warning,
+// unless the test expects them.
 type node struct {
 	*host.Node
 	t        *testing.T
@@ -118,8 +118,7 @@ func newNode(t *testing.T, m mode, change ...func(*node)) *node {
 	return n
 }
 
-// install puts flexdriver where kubelet looks for the first time: in one instant,
-// after the dotfile that says how this node attaches.
+// install installs flexdriver in kubelet's plugin directory by a rename, after the dotfile with the mode.
 func (n *node) install(driver string) {
 	n.t.Helper()
 	dir := filepath.Dir(driver)
@@ -146,7 +145,7 @@ func (n *node) must(err error) {
 func (n *node) calls() string      { return n.Dir + "/calls" }
 func (n *node) eventsFile() string { return n.Dir + "/events" }
 
-// trace is all calls until now.
+// trace returns all calls until now.
 func (n *node) trace() trace {
 	n.t.Helper()
 	t, err := readTrace(n.calls())
@@ -154,7 +153,7 @@ func (n *node) trace() trace {
 	return t
 }
 
-// since is the calls that f causes.
+// since returns the calls that f causes.
 func (n *node) since(f func()) trace {
 	n.t.Helper()
 	before := len(n.trace())
@@ -196,12 +195,12 @@ func (n *node) endFlexd(s syscall.Signal) {
 	}
 }
 
-// isVolume says whether a mount is one for kubelet.
+// isVolume reports whether a mount is one for kubelet.
 func isVolume(dir string) bool {
 	return strings.Contains(dir, "~lvm/") || strings.Contains(dir, "/mounts/") || strings.Contains(dir, "/volume-subpaths/")
 }
 
-// volumes lists what is mounted for kubelet.
+// volumes lists the mounts for kubelet.
 func (n *node) volumes() []string {
 	return slices.DeleteFunc(mounts(n.Dir), func(dir string) bool { return !isVolume(dir) })
 }
@@ -212,8 +211,8 @@ func (n *node) quiet() {
 	n.eventually("nothing is left", n.Left)
 }
 
-// reboot takes the machine's memory away: processes, mounts, devices, /run. What
-// kubelet and flexd have on disk stays, and neither runs.
+// reboot removes the contents of the machine's memory: processes, mounts, devices, /run. The files on disk
+// stay, and neither kubelet nor flexd runs.
 func (n *node) reboot() {
 	n.t.Helper()
 	n.killKubelet()
@@ -221,7 +220,7 @@ func (n *node) reboot() {
 	n.must(os.RemoveAll(n.Run))
 }
 
-// close is the end of the test: every promise that holds for each of them.
+// close ends the test and checks the promises that hold for every test.
 func (n *node) close() {
 	t := n.t
 	if !t.Failed() {
@@ -253,7 +252,7 @@ func (n *node) close() {
 	}
 }
 
-// expected judges all calls of the test, and the events.
+// expected checks all calls of the test, and the events.
 func (n *node) expected() {
 	n.t.Helper()
 	calls := n.trace()
@@ -279,7 +278,7 @@ func (n *node) expected() {
 	}
 }
 
-// eventually waits until what is wrong is nothing.
+// eventually waits until wrong returns "".
 func (n *node) eventually(what string, wrong func() string) {
 	n.t.Helper()
 	s := ""

@@ -37,9 +37,8 @@ func TestKubeletRestartsWhilePodsRun(t *testing.T) {
 	})
 }
 
-// Kubelet is killed in the middle of each verb: flexd has not begun, or works. The
-// driver lives on, or dies with kubelet; flexd does what it was asked before or after the
-// next kubelet asks.
+// Kubelet is killed during each verb, before or while flexd works on it. The driver survives, or dies with
+// kubelet; flexd completes the call before or after kubelet's retry.
 func TestKubeletKilledInEachVerb(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.failures = true // a call whose kubelet is gone may fail without an effect
@@ -97,7 +96,7 @@ func (n *node) noWarnings() {
 	}
 }
 
-// Kubelet is killed at any moment of pods that come and go.
+// Kubelet is killed at any moment while pods come and go.
 func TestKubeletKilledAnywhere(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.failures = true // as above
@@ -154,8 +153,8 @@ func TestPodDeletedWhileKubeletIsDown(t *testing.T) {
 	})
 }
 
-// A kubelet that starts without the driver never unmounts what a pod left that was
-// deleted meanwhile, and flexd says so. The next kubelet does.
+// A kubelet that starts without the driver never unmounts the volumes of pods that were deleted meanwhile,
+// and flexd reports that. The next kubelet unmounts them.
 func TestDriverMissing(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		p := n.web()
@@ -205,9 +204,8 @@ func (n *node) processesOf(p *v1.Pod, populated int) {
 	n.must(os.WriteFile(dir+"/cgroup.events", []byte(fmt.Sprintf("populated %d\nfrozen 0\n", populated)), 0o644))
 }
 
-// A kubelet that dies between unmount and unmountdevice leaves a global mount
-// that no kubelet ever looks at again (it scans the pods' directories only). The
-// next pod of the volume gets it, and the mount ends with that pod.
+// A kubelet that dies between unmount and unmountdevice leaves a global mount that no kubelet cleans up (it
+// scans the pods' directories only). The next pod of the volume gets it, and the mount ends with that pod.
 func TestGlobalMountLeftBehind(t *testing.T) {
 	t.Parallel()
 	for _, m := range []mode{byKubelet, byController} {

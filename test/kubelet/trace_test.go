@@ -18,9 +18,8 @@ import (
 	"github.com/flexd/flexd/test/host"
 )
 
-// A call is one execution of the driver, as it stands in the trace: a line when
-// it begins, and another when it has ended. The second is missing forever if
-// kubelet was killed in between.
+// A call is one execution of the driver. The trace has a line for its begin and one for its end, which is
+// missing if kubelet was killed in between.
 type call struct {
 	Who    string // "kubelet 1", "controller"
 	Number int64  // counted by who
@@ -129,7 +128,7 @@ func (c *tracedCmd) CombinedOutput() ([]byte, error) {
 	return out, err
 }
 
-// A trace is the calls in the order in which they began.
+// A trace has the calls in the order of their begin.
 type trace []call
 
 func readTrace(file string) (trace, error) {
@@ -156,7 +155,7 @@ func readTrace(file string) (trace, error) {
 	return all, nil
 }
 
-// of is the calls of these verbs.
+// of returns the calls of these verbs.
 func (t trace) of(verbs ...string) trace {
 	var some trace
 	for _, c := range t {
@@ -169,7 +168,7 @@ func (t trace) of(verbs ...string) trace {
 	return some
 }
 
-// by is the calls of who.
+// by returns the calls of who.
 func (t trace) by(who string) trace {
 	var some trace
 	for _, c := range t {
@@ -180,7 +179,7 @@ func (t trace) by(who string) trace {
 	return some
 }
 
-// failed is the calls that kubelet takes for failures.
+// failed returns the calls that kubelet treats as failures.
 func (t trace) failed() trace {
 	var some trace
 	for _, c := range t {
@@ -199,9 +198,8 @@ func (t trace) String() string {
 	return b.String()
 }
 
-// golden compares the calls of a good run, at whose end no pod is left, with what kubelet
-// was seen to do when the file was written (go test -update). Who calls at the same time as
-// another is marked, so that their order does not matter.
+// golden compares the calls of a successful run, at the end of which no pod is left, with a recorded file (go
+// test -update). Concurrent callers are marked, so that their order does not matter.
 func (n *node) golden(name string) {
 	n.t.Helper()
 	n.eventually("the controller detaches", func() string {

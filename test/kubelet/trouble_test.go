@@ -20,8 +20,7 @@ import (
 	"github.com/flexd/flexd/test/host"
 )
 
-// telling fails the test if a warning is longer than the API server keeps: 1024
-// bytes, with kubelet's own words.
+// telling fails the test if a warning exceeds the API server's limit of 1024 bytes, with kubelet's own text.
 func (n *node) telling() {
 	n.t.Helper()
 	for _, e := range n.warnings() {
@@ -55,7 +54,7 @@ func (n *node) warnedOne(pods []*v1.Pod, words ...string) {
 	n.telling()
 }
 
-// An error that only an operator can repair: the event names the volume and what to do.
+// For an error that only an operator can repair, the event names the volume and the remedy.
 func TestVolumeThatFailsForGood(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.failures = true
@@ -121,8 +120,8 @@ func TestVolumeThatFailsForGood(t *testing.T) {
 	})
 }
 
-// However often kubelet tries again, the same cause is the same text, of which the
-// API server counts one event. The id in it finds each of the calls in flexd's log.
+// The same cause has the same text in every retry of kubelet, so the API server counts them in one event. The
+// id in it finds each of the calls in flexd's log.
 func TestRetries(t *testing.T) {
 	each(t, func(t *testing.T, n *node) {
 		n.failures = true
@@ -181,8 +180,8 @@ func (n *node) byHand(lv string, size int64) string {
 	return file
 }
 
-// In a group for some namespaces: kubelet passes the namespace at mount only, so that
-// with attach:true a missing volume is not created.
+// In a group for some namespaces a missing volume is not created with attach:true: kubelet passes the
+// namespace only to mount.
 func TestNamespaces(t *testing.T) {
 	t.Parallel()
 	for _, m := range []mode{noAttach, byKubelet} {
@@ -288,8 +287,8 @@ func TestInlineVolumesOfOneName(t *testing.T) {
 	}
 }
 
-// One volume under two names: kubelet would never unmount either (its reference
-// check), so the second is refused.
+// One volume has two names: kubelet would never unmount either (its reference check), so the second is
+// refused.
 func TestOneVolumeUnderTwoNames(t *testing.T) {
 	t.Parallel()
 	for _, m := range []mode{byKubelet, byController} {
@@ -316,9 +315,9 @@ func TestOneVolumeUnderTwoNames(t *testing.T) {
 	}
 }
 
-// A waitforattach that takes longer than kubelet waits (ten minutes, five seconds
-// here) is ended by SIGTERM. A driver that would not die of it makes kubelet crash
-// ten seconds later. What flexd has begun for it goes on, and kubelet's next calls join.
+// A waitforattach that exceeds kubelet's timeout (ten minutes, five seconds here) is ended by SIGTERM. If the
+// driver did not end, kubelet would crash ten seconds later. flexd continues its work, and kubelet's next
+// calls join it.
 func TestWaitForAttachTooLong(t *testing.T) {
 	t.Parallel()
 	for _, m := range []mode{byKubelet, byController} {

@@ -19,8 +19,8 @@ import (
 // soon is how long this slow machine may take for what is quick.
 const soon = 4 * time.Minute
 
-// A flow is what happens on the node in one test. It ends with nothing mounted, and no call
-// has failed.
+// A flow is a sequence of events on the node in one test. At its end nothing is mounted, and no call has
+// failed.
 type flow struct {
 	*testing.T
 	*node
@@ -57,11 +57,10 @@ func (f *flow) show() {
 	f.Logf("the end of kubelet's log:\n%s", tail(kubeletLog, 30, nil))
 }
 
-// ours are lines of kubelet's log that a pod with flexVolumes is the reason of.
+// ours matches lines of kubelet's log about flexVolumes.
 var ours = regexp.MustCompile(`(?i)flexvolume|flexd|volume|default/|pod=`)
 
-// attach sees that the driver is installed in that mode. What is mounted has to go
-// before it can change.
+// attach installs the driver in that mode. All volumes must be unmounted before it can change.
 func (f *flow) attach(mode string) {
 	f.Helper()
 	if f.attaches != mode {
@@ -86,11 +85,11 @@ func (f *flow) forget(pod string) {
 	f.must(os.Remove(manifests + "/" + pod + ".yaml"))
 }
 
-// podDir is where kubelet wants a pod's volume.
+// podDir returns kubelet's directory for a pod's volume.
 func podDir(pod string) string { return kubelet + "/pods/uid-" + pod + "/volumes/flexd~lvm/data" }
 
-// global is where kubelet wants every volume with attach:true, since all of these
-// pods' volumes have one name.
+// global is kubelet's directory for every volume with attach:true, since these pods' volumes all have one
+// name.
 const global = kubelet + "/plugins/kubernetes.io/flexvolume/flexd/lvm/mounts/data"
 
 // writes waits until a pod writes to its volume, from now on.
@@ -100,7 +99,7 @@ func (f *flow) writes(pod string) {
 	f.await(pod+" writes", func() bool { return read(podDir(pod)+"/"+pod+".beat") != before })
 }
 
-// runs waits until a pod's volume holds what it should, and the pod writes to it.
+// runs waits until a pod's volume has the expected content, and the pod writes to it.
 func (f *flow) runs(pod string, log ...string) {
 	f.Helper()
 	for end := time.Now().Add(soon); time.Now().Before(end) && !slices.Equal(diary(pod), log); {
@@ -117,8 +116,7 @@ func (f *flow) restart(pod string) {
 	f.must(os.WriteFile(podDir(pod)+"/"+pod+".exit", nil, 0o644))
 }
 
-// holds sees that a pod's volume has exactly these entries, in this order: its own, those
-// of the earlier pods, and no others.
+// holds checks that a pod's volume has exactly these entries, in this order.
 func (f *flow) holds(pod string, log ...string) {
 	f.Helper()
 	if got := diary(pod); !slices.Equal(got, log) {
@@ -126,12 +124,12 @@ func (f *flow) holds(pod string, log ...string) {
 	}
 }
 
-// diary is what pods have written to a pod's volume.
+// diary returns the text that pods have written to a pod's volume.
 func diary(pod string) []string {
 	return strings.Split(strings.TrimSuffix(read(podDir(pod)+"/log"), "\n"), "\n")
 }
 
-// ended waits until kubelet has forgotten a pod, with all that it had.
+// ended waits until kubelet has removed a pod completely.
 func (f *flow) ended(pods ...string) {
 	f.Helper()
 	for _, pod := range pods {
@@ -156,7 +154,7 @@ func (f *flow) mounts() []string {
 	return dirs
 }
 
-// mounted sees that exactly these pods' volumes are mounted, each once.
+// mounted checks that exactly these pods' volumes are mounted, each once.
 func (f *flow) mounted(pods ...string) {
 	f.Helper()
 	var dirs []string
@@ -194,17 +192,17 @@ func (f *flow) over() {
 	f.well()
 }
 
-// complaints are what kubelet and flexd say when a call fails.
+// complaints match the messages of kubelet and flexd about a failed call.
 var complaints = map[string]*regexp.Regexp{
 	kubeletLog: regexp.MustCompile(`^[EWF].*(?i)(nestedpendingoperations|driver-call|flexvolume|flexd|volume|orphaned)`),
 	flexdLog:   regexp.MustCompile(`^\S+ (WARN .*  (failure|refused)  |ERROR|FATAL|PANIC)`),
 }
 
-// daemonSetPod is of the DaemonSet's pod: it refuses, and its probe may be canceled.
+// daemonSetPod matches messages about the DaemonSet's pod, which refuses, and whose probe may be canceled.
 var daemonSetPod = regexp.MustCompile(`flexd/flexd-node-1|"ExecSync cmd from runtime service failed"`)
 
-// unmountedTwice is of a second unmount, which kubelet starts by a list of mounts that is older
-// than the end of the first: it finds no directory, and makes no call.
+// unmountedTwice matches a second unmount, which kubelet starts from an old list of mounts: it finds no
+// directory, and makes no call.
 var unmountedTwice = regexp.MustCompile(`Unmount skipped because path does not exist`)
 
 // callID is that of a call without a waiting caller: what becomes of it, no pod sees.
@@ -213,7 +211,7 @@ var (
 	hungUp = regexp.MustCompile(` call=(\w+)  not answered, the caller hung up`)
 )
 
-// well sees that no call failed since the flow began, and that nothing disagrees.
+// well checks that no call failed since the flow began, and that there are no disagreements.
 func (f *flow) well() {
 	f.Helper()
 	unseen := map[string]bool{}
@@ -235,7 +233,7 @@ func (f *flow) well() {
 	}
 }
 
-// examined sees that flexd doctor finds this kubelet and its driver, and no error.
+// examined checks that flexd doctor finds this kubelet and its driver, and no error.
 func (f *flow) examined() {
 	f.Helper()
 	out, err := exec.Command("flexd", "doctor", "--all").CombinedOutput()
@@ -244,7 +242,7 @@ func (f *flow) examined() {
 	}
 }
 
-// since is what a log says since the flow began.
+// since returns the lines of a log since the flow began.
 func (f *flow) since(log string) string {
 	text := read(log)
 	return text[min(f.said[log], int64(len(text))):]
@@ -252,8 +250,7 @@ func (f *flow) since(log string) string {
 
 var call = regexp.MustCompile(`(?m)^.*  call  .*verb=(\w+)`)
 
-// called sees that kubelet has called these verbs since the flow began, and in this
-// order.
+// called checks that kubelet has called these verbs since the flow began, in this order.
 func (f *flow) called(verbs ...string) {
 	f.Helper()
 	var got []string
@@ -265,8 +262,8 @@ func (f *flow) called(verbs ...string) {
 	}
 }
 
-// during waits until flexd has taken a step for the mount of a new volume, and does
-// something before the call is answered.
+// during calls do after flexd has taken a step for the mount of a new volume, and before the call is
+// answered.
 func (f *flow) during(step string, do func()) {
 	f.Helper()
 	taken := regexp.MustCompile(`step="?` + step + `"?  done`)
@@ -305,7 +302,7 @@ func (f *flow) must(err error) {
 	}
 }
 
-// read is a file's text, or nothing if it is not there.
+// read returns a file's text, or "" if it is missing.
 func read(path string) string {
 	text, _ := os.ReadFile(path)
 	return string(text)

@@ -15,8 +15,7 @@ const plugin = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/flexd~lvm/lv
 // cut is set when the node shall boot again.
 var cut bool
 
-// TestNode is the first life of a node: all flows but what follows a reboot. A
-// test of one of them runs alone, too.
+// TestNode runs all flows in the first boot of a node. Each flow also runs alone.
 func TestNode(t *testing.T) {
 	n := &node{attaches: "true"}
 	must := newFlow(t, n).must
@@ -51,7 +50,7 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// A pod's whole life with the global mount; then that of one whose kubelet is killed.
+// A pod lives with the global mount; then another one, whose kubelet is killed.
 func (f *flow) attachTrue() {
 	f.attach("true")
 	f.want("web", "web")
@@ -77,8 +76,7 @@ func (f *flow) attachTrue() {
 	f.called(life, "attach waitforattach mountdevice mount", "waitforattach unmount unmountdevice")
 }
 
-// A pod's whole life, in which its container ends once by itself, and then that of
-// the pod that takes its place at once.
+// A pod lives, with one restart of its container; then the pod that replaces it at once.
 func (f *flow) startAndEnd() {
 	f.attach("false")
 	f.want("job", "job")
@@ -98,7 +96,7 @@ func (f *flow) startAndEnd() {
 	f.called("mount unmount", "mount unmount")
 }
 
-// The second pod comes while the first runs, and goes after it.
+// The second pod starts while the first runs, and ends after it.
 func (f *flow) twoPods() {
 	f.attach("false")
 	f.want("one", "shared")
@@ -117,8 +115,8 @@ func (f *flow) twoPods() {
 	f.called("mount mount unmount unmount")
 }
 
-// Kubelet is killed while one pod runs and another's volume is made; then a pod
-// is deleted while it is down.
+// Kubelet is killed while one pod runs and another's volume is created; then a pod is deleted while kubelet
+// is down.
 func (f *flow) kubeletKilled() {
 	f.attach("false")
 	f.want("stays", "stays")
@@ -145,8 +143,8 @@ func (f *flow) kubeletKilled() {
 	f.called("mount mount", "mount", "unmount", "unmount")
 }
 
-// flexd is killed while one pod runs and another's volume is made, and replaced by
-// another version while a third is wanted.
+// flexd is killed while one pod runs and another's volume is created, and replaced by another version while a
+// third pod is wanted.
 func (f *flow) flexdKilledAndUpgraded() {
 	f.attach("false")
 	f.want("steady", "steady")

@@ -19,9 +19,9 @@ var notTyped = map[string]string{
 	"vgrename UUID vg1": "the page does not know the uuid",
 }
 
-// pages types the commands of the pages that lead through a node's life, in their order. A line
-// that begins with "# " is a command, and what follows is compared with what it prints. The
-// pages' disks and group are of this flow alone.
+// pages runs the commands of the pages about a node's life, in their order. A line that begins with "# " is a
+// command, and the following lines are compared with its output. Only this flow uses the pages' disks and
+// group.
 func (f *flow) pages() {
 	f.attach("false")
 	f.Chdir(f.TempDir())
@@ -63,7 +63,7 @@ var (
 	archives     = regexp.MustCompile(`/etc/lvm/archive/\S+\.vg`)
 )
 
-// A reader types what the pages say.
+// A reader runs the commands of the pages.
 type reader struct {
 	*flow
 	page  string

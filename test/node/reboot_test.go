@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// beforeReboot leaves two pods that run when the power is cut.
+// beforeReboot leaves two running pods for the power cut.
 func (f *flow) beforeReboot() {
 	f.attach("false")
 	f.want("wanted", "wanted")
@@ -21,8 +21,8 @@ func (f *flow) beforeReboot() {
 	cut = !f.Failed()
 }
 
-// TestReboot is the second life: of the two pods that ran at the end of the first,
-// one is still wanted. This life has systemd as process 1.
+// TestReboot is the second boot: of the two pods that ran at the power cut, one is still wanted. Systemd is
+// process 1.
 func TestReboot(t *testing.T) {
 	n := &node{attaches: "false"}
 	f := newFlow(t, n)

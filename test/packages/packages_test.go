@@ -95,7 +95,7 @@ func build(elsewhere string) error {
 	return nil
 }
 
-// output runs a command, which is to write nothing to stderr.
+// output runs a command that must write nothing to stderr.
 func output(t *testing.T, argv ...string) string {
 	t.Helper()
 	c := exec.Command(argv[0], argv[1:]...)
@@ -109,7 +109,7 @@ func output(t *testing.T, argv ...string) string {
 	return string(out)
 }
 
-// tool skips the test where a program is missing.
+// tool skips the test if a program is missing.
 func tool(t *testing.T, name string) {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {
@@ -126,7 +126,7 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// Both builds have the same files, and SHA256SUMS is true.
+// Both builds have the same files, and SHA256SUMS matches.
 func TestReproducible(t *testing.T) {
 	t.Parallel()
 	if two == "" {
@@ -206,7 +206,7 @@ func archiveFiles(t *testing.T) map[string]file {
 	return tarFiles(t, z)
 }
 
-// installed are the files of the packages, but manual pages and what is in /usr/share/doc.
+// installed are the files of the packages, without manual pages and /usr/share/doc.
 var installed = map[string]string{
 	"/etc/flexd":                                      "drwxr-xr-x",
 	"/etc/flexd/flexd.yaml":                           "-rw-------",
@@ -294,7 +294,7 @@ func TestDeb(t *testing.T) {
 	}
 }
 
-// Each program that flexd runs is in a package that the packages name, by the doctor's table.
+// Each program that flexd runs is in a package that the packages depend on, by the doctor's table.
 func TestDependencies(t *testing.T) {
 	t.Parallel()
 	_, control := debFiles(t)
@@ -315,8 +315,7 @@ func TestDependencies(t *testing.T) {
 	}
 }
 
-// ask runs rpm with a database of its own: the default one does not exist on Debian, and
-// several that create it at the same time fail.
+// ask runs rpm with a new database: the default one does not exist on Debian, and concurrent creations fail.
 func ask(t *testing.T, args ...string) string {
 	t.Helper()
 	return output(t, append([]string{"rpm", "--dbpath", t.TempDir()}, args...)...)
@@ -392,8 +391,7 @@ func TestRPMInstalls(t *testing.T) {
 	}
 }
 
-// The archive has what the packages have, and both executables are static and of this
-// version.
+// The archive has the files of the packages, and both executables are static and of this version.
 func TestArchive(t *testing.T) {
 	t.Parallel()
 	data, _ := debFiles(t)
@@ -473,7 +471,7 @@ func TestArchiveInstalls(t *testing.T) {
 	}
 }
 
-// Nothing tells where or by whom it was built.
+// The packages contain no path or name of the build machine.
 func TestNothingOfThisMachine(t *testing.T) {
 	t.Parallel()
 	data, control := debFiles(t)
@@ -578,7 +576,7 @@ func TestSBOM(t *testing.T) {
 	}
 }
 
-// A version is ordered by dpkg and rpm as it was released.
+// dpkg and rpm order versions in the order of the releases.
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	tool(t, "dpkg")
@@ -600,7 +598,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// The shells and shellcheck accept what the packages run.
+// The shells and shellcheck accept the scripts of the packages.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"postinst", "prerm", "postrm"} {

@@ -89,7 +89,7 @@ func start(t *testing.T) *browser {
 	return b
 }
 
-// read hands out what Chromium says.
+// read reads the messages of Chromium.
 func (b *browser) read() {
 	for {
 		text, err := b.from.ReadBytes(0)
@@ -222,7 +222,7 @@ func (p *tab) event(method string, params json.RawMessage) {
 	}
 }
 
-// errors returns what was wrong, and forgets it.
+// errors returns the errors since its last call.
 func (p *tab) errors() []string {
 	p.b.mu.Lock()
 	defer p.b.mu.Unlock()
@@ -310,7 +310,7 @@ func (p *tab) press(keys ...string) {
 	}
 }
 
-// picture returns what is seen, as PNG.
+// picture returns a screenshot as PNG.
 func (p *tab) picture() []byte {
 	p.Helper()
 	var r struct{ Data string }

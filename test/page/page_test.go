@@ -133,7 +133,7 @@ func tunnel(t *testing.T, path string) string {
 	return fmt.Sprintf("http://localhost:%d/", l.Addr().(*net.TCPAddr).Port)
 }
 
-// keep writes a picture of what is seen to FLEXD_PAGE_PICTURES, for people to look at.
+// keep writes a screenshot to FLEXD_PAGE_PICTURES.
 func (p *tab) keep(name string) {
 	p.Helper()
 	if dir := os.Getenv("FLEXD_PAGE_PICTURES"); dir != "" {
@@ -252,7 +252,7 @@ func shows(t *testing.T, b *browser) {
 
 const busy = "busy" // in place of a document
 
-// front passes requests on, except those for which it has documents; "" is not found.
+// front forwards requests, except those for which it has documents; "" is not found.
 func front(t *testing.T, address string, documents map[string]string) string {
 	t.Helper()
 	to, err := url.Parse(address)
@@ -355,7 +355,7 @@ func groups(t *testing.T, b *browser) {
 	p.fits()
 }
 
-// Names and messages are text, whatever they contain.
+// Names and messages are shown as text, whatever they contain.
 func hostile(t *testing.T, b *browser) {
 	const (
 		script   = "<script>alert(1)</script>"
@@ -399,7 +399,7 @@ func hostile(t *testing.T, b *browser) {
 	}
 }
 
-// A page from elsewhere learns nothing and costs nothing, but may have a link to a volume.
+// A page of another origin gets no data and causes no work, but may link to a volume.
 func elsewhere(t *testing.T, b *browser) {
 	n := problems()
 	path := filepath.Join(t.TempDir(), "status.sock")
@@ -483,7 +483,7 @@ func keys(t *testing.T, b *browser) {
 	p.equal("[...document.querySelectorAll('a, button, input, summary, [tabindex]')].filter(e => !e.hidden && !(e.textContent || e.ariaLabel || e.getAttribute('aria-labelledby'))).length", "0")
 }
 
-// The page follows what changes, and says when flexd does not answer.
+// The page shows changes, and reports when flexd does not answer.
 func live(t *testing.T, b *browser) {
 	n, dir := problems(), t.TempDir()
 	path := filepath.Join(dir, "status.sock")
@@ -542,7 +542,7 @@ func many(t *testing.T, b *browser) {
 	p.equal(rows+".map(e => e.dataset.path)", "vg1/pvc-0888")
 }
 
-// A flexd that is older or newer than the page may leave any field out.
+// An older or newer flexd may leave out any field.
 func older(t *testing.T, b *browser) {
 	path := filepath.Join(t.TempDir(), "status.sock")
 	(&node{}).serve(t, path)

@@ -15,9 +15,8 @@ import (
 	"github.com/flexd/flexd/test/host"
 )
 
-// cutAt cuts the power as soon as something holds, while a call waits that sets
-// a volume up. What was written to the volume by then is on its disk; all
-// other durability is up to flexd and the filesystems.
+// cutAt cuts the power as soon as now returns true, while a set-up call waits. Data that was written to the
+// volume until then is on its disk; for all other data flexd and the filesystems are responsible.
 func (l *life) cutAt(p host.Pod, lv string, now func() bool) {
 	// The machine's programs start at fixed addresses, which is fast (scripts/vm):
 	// an mkfs would be over before it is seen.
