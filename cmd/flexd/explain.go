@@ -36,7 +36,7 @@ func explainCommand(stdout io.Writer) *cli.Command {
 			&cli.StringFlag{Name: "namespace", Aliases: []string{"n"}, Usage: "the `NAMESPACE` of all pods, instead of the manifest's"},
 			&cli.StringFlag{Name: "node", Usage: "explain for another `NODE` that has the same configuration; its state is unknown"},
 			&cli.StringFlag{Name: "attach", Value: "auto", Usage: "the `MODE` of the driver: true, false, or auto, which is that of the installed driver"},
-			&cli.StringFlag{Name: "plugin-dir", Usage: "kubelet's `DIRECTORY` of drivers, for --attach auto; without it, asked of kubelet"},
+			&cli.StringFlag{Name: "plugin-dir", Usage: "kubelet's `DIRECTORY` of drivers, for --attach auto; without it, from kubelet's settings"},
 			&cli.StringFlag{Name: "config", Value: config.DefaultPath, Usage: "the configuration `FILE`, if flexd does not answer"},
 			outputFlag("text", "json", "yaml"),
 			socketFlag(),

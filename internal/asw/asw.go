@@ -344,7 +344,8 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 			fault = o.liveError(h.Device, e.Entry)
 		}
 		what := fault
-		if what == "" && e.owner == volume.Ours && e.SuperReadOnly && !h.Device.ReadOnly && h.LV.Presence != volume.PresenceUnknown { // flexd never makes such a mount
+		// ext4 counts its errors, and an xfs shuts down: these may be read-only because their volume was.
+		if what == "" && e.owner == volume.Ours && e.Type == "btrfs" && e.SuperReadOnly && !h.Device.ReadOnly && h.LV.Presence != volume.PresenceUnknown {
 			what = "it is read-only on a writable device, as the kernel makes it after an error"
 		}
 		if what != "" {

@@ -314,7 +314,8 @@ func TestMountedInError(t *testing.T) {
 		{"ext4 counts", podDir, "ext4", "rw", nil, "ext4 counts 1 errors", "ext4 counts 1 errors"},
 		{"ext4 was stopped", podDir, "ext4", "rw,emergency_ro", nil, "", "ext4 says emergency_ro"},
 		{"ext4 was shut down", podDir, "ext4", "rw,shutdown", nil, "", "ext4 says shutdown"},
-		{"errors=remount-ro", podDir, "ext4", "ro", nil, "", "read-only on a writable device"},
+		{"errors=remount-ro", podDir, "ext4", "ro", nil, "ext4 counts 1 errors", "ext4 counts 1 errors"},
+		{"the volume was read-only", podDir, "ext4", "ro", nil, "", ""},
 		{"btrfs was forced", globalDir, "btrfs", "ro,space_cache=v2", nil, "", "read-only on a writable device"},
 		{"a read-only volume", podDir, "xfs", "ro,norecovery", func(d *volume.Device) { d.ReadOnly = true }, "", ""},
 		{"an operator's own", "/mnt", "xfs", "ro", nil, "", ""},
@@ -332,7 +333,7 @@ func TestMountedInError(t *testing.T) {
 		}
 	}
 	// What its volume is decides whether a superblock that is read-only is one.
-	ro := table(t, strings.TrimSuffix(line("50", "7:1", "/", podDir, "", "ext4", "/dev/loop1"), "rw")+"ro")
+	ro := table(t, strings.TrimSuffix(line("50", "7:1", "/", podDir, "", "btrfs", "/dev/loop1"), "rw")+"ro")
 	gone := twoVolumes()
 	delete(gone.lvs, nameA)
 	pending := func(_ context.Context, _ Provider, name volume.Name) (volume.LV, error) {

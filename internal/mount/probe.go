@@ -164,13 +164,13 @@ func inError(d volume.Device, e *mounttable.Entry) string {
 			return "the kernel shut the filesystem down after an error (" + o + ")"
 		}
 	}
-	if e.Type == "ext4" && !d.ReadOnly { // see asw.Observer
+	if e.Type == "ext4" && !d.ReadOnly {
 		name := strings.ReplaceAll(strings.TrimPrefix(d.Path, "/dev/"), "/", "!")
 		if n, err := sysfs.Line("/sys/fs/ext4/" + name + "/errors_count"); err == nil && n != "0" {
 			return "ext4 counted " + n + " errors"
 		}
 	}
-	if e.SuperReadOnly && !d.ReadOnly {
+	if e.Type == "btrfs" && e.SuperReadOnly && !d.ReadOnly { // see asw.Observer
 		return "the filesystem is read-only on a writable device, as the kernel makes it after an error"
 	}
 	if err := checkRoot(e.Dir); isFailure(err) {

@@ -288,6 +288,8 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 		if err := l.hasLock(ctx, s, h.LV); err != nil { // a mount replays the journal, too
 			return err
 		}
+	} else if h.Mounts[0].SuperReadOnly { // the kernel mounts a superblock only as it is
+		spec.Device.ReadOnly = true
 	}
 	committed := false
 	err := l.n.Ops.Mount(ctx, l.lock, spec, func() error {

@@ -315,3 +315,33 @@ func TestReadOnlyWithErrors(t *testing.T) {
 	})
 	h.end(noAttach, v, p)
 }
+
+// A volume that becomes writable while read-only pods use it: further ones get it, and a writer after
+// their end.
+func TestMadeWritable(t *testing.T) {
+	t.Parallel()
+	need(t, "mkfs.xfs")
+	h := newHost(t)
+	for _, fs := range []string{"ext4", "xfs"} {
+		p, q, v := podN(1), podN(2), h.vol("a-"+fs, fs).With("size", "320Mi")
+		ro, lv := v.With("kubernetes.io/readwrite", "ro"), v.Options["volumeID"]
+		h.ok(h.up(noAttach, v, p))
+		h.end(noAttach, v, p)
+		h.ok(h.call("waitforattach", "", v.Blob(nil)))
+		h.sh("blockdev", "--setro", h.story(lv).Device)
+		h.ok(h.up(noAttach, ro, p))
+		h.sh("blockdev", "--setrw", h.story(lv).Device)
+		h.ok(h.up(noAttach, ro, q))
+		h.refused(h.up(noAttach, v, podN(3)), lv, "its "+fs+" is mounted read-only", "delete the pods that use it")
+		h.end(noAttach, ro, p)
+		h.end(noAttach, ro, q)
+		h.eventually("a writer", func() string {
+			if a := h.up(noAttach, v, p); a.Status != "Success" {
+				return a.Message
+			}
+			return ""
+		})
+		h.write(v, p, "f", "x")
+		h.end(noAttach, v, p)
+	}
+}
