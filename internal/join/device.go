@@ -87,7 +87,7 @@ func (s *facts) copied() {
 
 // Left returns the advice about a device with Device.Left.
 func Left(name string) string {
-	return "an interrupted command of LVM has left it, and nothing uses it: dmsetup remove " + name
+	return "an interrupted or failed command of LVM has left it, and nothing uses it: dmsetup remove " + name
 }
 
 // Enlarged is the value of Misplaced for a device that was extended, perhaps by a command that was

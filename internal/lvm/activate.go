@@ -123,6 +123,9 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 	l := f.LVs[lv.Name.LV]
 	// A pool can be active without its volumes. The origin of a thick snapshot may be thin.
 	below := f.LVs[cmp.Or(l.Pool, f.LVs[l.Origin].Pool)]
+	if why := g.checkFailed(ctx, f, err); why != "" {
+		err = fmt.Errorf("%w: %s", err, why)
+	}
 	if why := g.p.activationBlocker(f, l.Name, below.Name); why != "" {
 		return fmt.Errorf("%w: %s", err, why)
 	}

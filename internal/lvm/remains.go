@@ -158,15 +158,39 @@ func (p *Provider) activationBlocker(f *Facts, volumes ...string) string {
 			}
 		}
 	}
+	if left := p.leftOf(f, volumes...); len(left) > 0 {
+		return join.Left(strings.Join(left, " "))
+	}
+	return ""
+}
+
+// leftOf returns the devices of leftParts that are of these volumes.
+func (p *Provider) leftOf(f *Facts, volumes ...string) (devices []string) {
 	list, _ := p.DM.List()
-	var names []string
 	for _, l := range p.leftParts(f, list) {
 		if slices.Contains(volumes, l.whole) {
-			names = append(names, l.device)
+			devices = append(devices, l.device)
 		}
 	}
-	if len(names) == 0 {
+	return devices
+}
+
+// checkFailed returns the remedy if the check of a cache's or a thin pool's metadata, which LVM makes before
+// an activation, has failed; "" = err is another error. It removes the devices that LVM leaves after the
+// check, so that the next activation fails with the same error.
+func (g *group) checkFailed(ctx context.Context, f *Facts, err error) string {
+	_, said, _ := strings.Cut(err.Error(), "Check of pool "+g.name+"/")
+	pool, said, _ := strings.Cut(said, " failed")
+	if !strings.Contains(said, "Manual repair required") {
 		return ""
 	}
-	return join.Left(strings.Join(names, " "))
+	whole := f.whole(pool)
+	if release, err := g.take(ctx); err == nil {
+		_ = removeDevices(ctx, g.p.Runner, g.p.leftOf(f, whole)) // else the error names them
+		release()
+	}
+	if f.LVs[pool].thinPool() {
+		return fmt.Sprintf("the metadata of the thin pool is damaged: lvconvert --repair %s/%s", g.name, pool)
+	}
+	return fmt.Sprintf("the metadata of its cache is damaged. If the cache is writethrough (lvs -a -o+cache_mode %[1]s): lvconvert --uncache %[1]s/%[2]s, then attach a new one. If it is writeback, some data may be only in the cache: copy its disks first; then lvconvert --repair %[1]s/%[2]s, or, without that data: lvconvert --uncache --force %[1]s/%[2]s", g.name, whole)
 }

@@ -289,3 +289,30 @@ func TestLeftCache(t *testing.T) {
 		}
 	}
 }
+
+// LVM checks the metadata of a cache before an activation. If that fails, each attempt reports the damage and
+// its remedy, not the parts that LVM leaves.
+func TestDamagedCache(t *testing.T) {
+	t.Parallel()
+	f, p := newFake(t, 0)
+	f.lvs["a"] = &fakeLV{uuid: fakeUUID(1), size: 8 * mib, layout: "cache", role: "public", pool: "[fast_cvol]", origin: "[a_corig]"}
+	f.lvs["[a_corig]"] = &fakeLV{uuid: fakeUUID(2), size: 8 * mib, layout: "linear", role: "private,cache,origin"}
+	f.lvs["[fast_cvol]"] = &fakeLV{uuid: fakeUUID(3), size: 8 * mib, layout: "linear", role: "private,cache,pool,data"}
+	f.broken["a"] = "Check of pool vg0/fast_cvol failed (status:1). Manual repair required!"
+	f.hook = f.dmsetupRemove
+	for range 2 {
+		for i, name := range []string{"a_corig", "fast_cvol"} {
+			uuid := dmUUID(fakeUUID(2+i)) + []string{"-real", ""}[i]
+			f.devices[uuid] = devmapper.Mapped{Name: "vg0-" + name, UUID: uuid, Number: fmt.Sprintf("253:%d", i), Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 4 * mib, Params: "254:0 0"}}}
+		}
+		err := p.Activate(t.Context(), "", f.lookUp(p, "a"))
+		is(t, err, nil, "Manual repair required!: the metadata of its cache is damaged", "lvconvert --uncache vg0/a, then")
+		if len(f.devices) > 0 || strings.Contains(err.Error(), "dmsetup remove") {
+			t.Errorf("left %v: %v", f.devices, err)
+		}
+	}
+	f.broken["a"] = "Check of pool vg0/fast_cvol failed (status:1)."
+	if err := p.Activate(t.Context(), "", f.lookUp(p, "a")); strings.Contains(err.Error(), "uncache") {
+		t.Errorf("another failure: got %v", err)
+	}
+}

@@ -167,6 +167,24 @@ func TestVMLeftCache(t *testing.T) {
 	}
 }
 
+// Ensure that the remedy for damaged metadata of a cache works, also if it is followed after several calls.
+func TestVMDamagedCache(t *testing.T) {
+	l := newLab(t)
+	l.lvm("lvcreate -q -y -an -Zn -Wn -L 32M -n a vg0", "lvcreate -q -y -an -Zn -Wn -L 16M -n fast vg0", "lvconvert -q -y --type cache --cachevol fast --cachemode writethrough vg0/a")
+	lv := l.present("a")
+	l.activate(lv)
+	l.deactivate(lv)
+	disk, extent, _ := strings.Cut(strings.TrimSpace(l.sh("lvs", "-a", "--noheadings", "-o", "seg_pe_ranges", "vg0/fast_cvol")), ":")
+	first, _, _ := strings.Cut(extent, "-")
+	l.sh("sh", "-c", fmt.Sprintf("dd if=/dev/urandom of=%s bs=64k count=1 seek=$((16 + %s * 64)) conv=notrunc,fsync 2>&1", disk, first))
+	for range 2 {
+		is(t, l.Activate(t.Context(), l.lock, lv), nil, "Manual repair required!", "the metadata of its cache is damaged", "lvconvert --uncache vg0/a, then")
+	}
+	l.sh("lvconvert", "-q", "-y", "--uncache", "vg0/a")
+	l.Invalidate("")
+	l.activate(lv)
+}
+
 // traceCreate runs lvcreate, kills it before the device-mapper call with that number (0 = never), and returns
 // strace's output.
 func traceCreate(t *testing.T, trace string, g Group, name string, at int) string {
