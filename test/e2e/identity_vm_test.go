@@ -149,7 +149,7 @@ func TestReplacedAfterWaitForAttach(t *testing.T) {
 	h.volume("vg0/a", 16*mib, nil)
 	fresh := h.identity("vg0/a")
 	h.must(os.MkdirAll(h.GlobalDir(v), 0o750))
-	h.refused(h.call("mountdevice", h.GlobalDir(v), a.Device, v.Blob(nil)), "another volume", was, fresh, "vg0/b")
+	h.refused(h.call("mountdevice", h.GlobalDir(v), a.Device, v.Blob(nil)), "is not the volume that was activated last", was, fresh, "vg0/b")
 	h.refused(waitForAttach(), was, fresh)
 	h.open("vg0/a", func(path string) {
 		if out, _ := exec.Command("blkid", "-p", path).CombinedOutput(); len(out) > 0 {
