@@ -116,7 +116,7 @@ func TestSanlock(t *testing.T) {
 	a.SetUp(web, v)
 	a.Sh("cp /etc/services " + a.At.PodDir(web, v) + "/kept && sync")
 	write(a, v)
-	a.Sh("pid=$(pidof sanlock); kill -9 $pid; timeout 20 tail --pid=$pid -f /dev/null")
+	a.Sh("pids=$(pidof sanlock); kill -9 $pids; for pid in $pids; do timeout 20 tail --pid=$pid -f /dev/null; done")
 	began := time.Now()
 	reset := make(chan time.Duration, 1)
 	go func() { <-a.Gone(); reset <- time.Since(began) }()
