@@ -144,7 +144,7 @@ func copyDir(to, from string) error {
 		all = append(all, path)
 		return err
 	})
-	for _, path := range slices.Backward(all) { // the directory last: until then nobody else can enter it
+	for _, path := range slices.Backward(all) { // the directory last: until then no other user can enter it
 		st, err2 := os.Lstat(path)
 		if err2 != nil {
 			return err2

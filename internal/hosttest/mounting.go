@@ -119,8 +119,9 @@ func mountVolume(p *process, text []byte) (any, error) {
 	if len(live) > 0 { // one superblock for all
 		super = live[0].super
 	}
+	readOnly := a.Device.ReadOnly || l.ReadOnly
 	m := &mnt{number: l.Number, root: "/", dir: a.Dir, typ: a.FSType, src: a.Device.Path, super: super,
-		ro: a.ReadOnly || l.ReadOnly, superRO: l.ReadOnly, file: f}
+		ro: a.ReadOnly || readOnly, superRO: readOnly, file: f}
 	for _, attr := range a.Attrs {
 		m.attrs += "," + attr
 	}
@@ -133,7 +134,7 @@ func mountVolume(p *process, text []byte) (any, error) {
 		err = errors.New("wrong fs type, bad superblock")
 	case !h.folders[h.place(a.Dir)]:
 		err = fmt.Errorf("%w: %s", mount.ErrNoDir, a.Dir)
-	case len(live) > 0 && live[0].superRO != l.ReadOnly:
+	case len(live) > 0 && live[0].superRO != readOnly:
 		err = syscall.EBUSY
 	case a.Root == "" || !strings.HasPrefix(a.Dir, a.Root+"/"):
 		err = fmt.Errorf("%s does not lie below %q", a.Dir, a.Root)

@@ -163,7 +163,7 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 	if now := below.sync(m); now.reshaped != "" {
 		stays = "it stays active until a reshape has ended, which continues only while it is active: " + volume.Reshaping(now.reshaped)
 	} else if now.syncing != "" {
-		stays = "it stays active until the RAID " + now.syncing + " is in sync, which continues only while it is active (lvs -a -o name,sync_percent)"
+		stays = "it stays active until the RAID " + now.syncing + " is in sync: its synchronization continues only while it is active (lvs -a -o name,sync_percent)"
 	} else if partial := cmp.Or(now.lost, f.partial(l, true)); partial != "" {
 		stays = "it stays active, because LVM would not activate it again: " + partial
 	}

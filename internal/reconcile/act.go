@@ -208,7 +208,8 @@ func (l *lane) note(s volume.Step, c *call, h *volume.Have) {
 		if s.Kind != volume.NoteHeld || m.Dir != s.Dir || m.Owner != volume.Ours {
 			continue
 		}
-		if n.Subvolume = m.Subvolume; n.Super == nil && c == nil {
+		// kubelet does not say how pods will use a global mount.
+		if n.Subvolume = m.Subvolume; n.Kind == volume.Staged || n.Super == nil && c == nil {
 			n.ReadOnly = m.ReadOnly
 		}
 		break

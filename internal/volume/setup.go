@@ -186,8 +186,8 @@ func (p *planner) conflict(c Call) Refusal {
 		return failed(p.h.FS)
 	case p.h.FS.Content == Truncated:
 		return p.truncated()
-	case live.SuperReadOnly && !p.readOnlyLV() && c.Verb == Publish && !c.ReadOnly:
-		return refusal(Conflict, "its %s is mounted read-only: the volume was read-only when it was mounted, or it was made read-only since (dmesg): mount it with readOnly: true, or delete the pods that use it: the next mount is writable. An ext4 with the feature read-only is always mounted like that: tune2fs -O ^read-only", live.Type)
+	case live.SuperReadOnly && !p.readOnlyLV() && !c.ReadOnly: // a new global mount would keep it read-only
+		return refusal(Conflict, "its %s is mounted read-only: the volume was read-only when it was mounted, or it was made read-only since (dmesg): mount it with readOnly: true, or delete the pods that use it or wait for it: the next mount is writable. An ext4 with the feature read-only is always mounted like that: tune2fs -O ^read-only", live.Type)
 	case c.FSType != "" && c.FSType != live.Type:
 		return otherType(live.Type, c.FSType)
 	}

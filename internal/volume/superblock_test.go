@@ -6,7 +6,7 @@ import (
 )
 
 // A filesystem that was mounted while its volume was read-only stays read-only when the volume becomes
-// writable: read-only pods get it, and a writer is told to wait for their end.
+// writable: read-only pods get it, and a call that may write is refused.
 func TestReadOnlySuperblock(t *testing.T) {
 	h := Have{
 		LV:      LV{Presence: Present, Name: Name{VG: "vg0", LV: "db"}, Size: 64 << 20},
@@ -15,6 +15,9 @@ func TestReadOnlySuperblock(t *testing.T) {
 		Record:  Seen,
 		Targets: map[string]TargetState{"/pods/p": {This: true}, "/pods/q": {}},
 		Mounts:  []Mount{{Dir: "/pods/p", Type: "ext4", Owner: Ours, Kind: Published, ReadOnly: true, SuperReadOnly: true, AskedKnown: true}},
+	}
+	if v := Plan(Want{Calls: []Call{{ID: "1", Verb: Stage, Dir: "/global"}}}, h); len(v.Refused) != 1 || v.Refused[0].Code != Conflict {
+		t.Errorf("a global mount: got %+v", v)
 	}
 	for _, readOnly := range []bool{true, false} {
 		v := Plan(Want{

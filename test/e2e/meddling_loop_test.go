@@ -322,26 +322,25 @@ func TestMadeWritable(t *testing.T) {
 	t.Parallel()
 	need(t, "mkfs.xfs")
 	h := newHost(t)
-	for _, fs := range []string{"ext4", "xfs"} {
-		p, q, v := podN(1), podN(2), h.vol("a-"+fs, fs).With("size", "320Mi")
+	for i, fs := range []string{"ext4", "xfs", "ext4"} {
+		m := []mode{noAttach, noAttach, byKubelet}[i]
+		p, q, v := podN(1), podN(2), h.vol(fmt.Sprint("a", i), fs).With("size", "320Mi")
 		ro, lv := v.With("kubernetes.io/readwrite", "ro"), v.Options["volumeID"]
-		h.ok(h.up(noAttach, v, p))
-		h.end(noAttach, v, p)
+		h.ok(h.up(m, v, p))
+		h.end(m, v, p)
 		h.ok(h.call("waitforattach", "", v.Blob(nil)))
 		h.sh("blockdev", "--setro", h.story(lv).Device)
-		h.ok(h.up(noAttach, ro, p))
+		h.ok(h.up(m, ro, p))
 		h.sh("blockdev", "--setrw", h.story(lv).Device)
-		h.ok(h.up(noAttach, ro, q))
-		h.refused(h.up(noAttach, v, podN(3)), lv, "its "+fs+" is mounted read-only", "delete the pods that use it")
-		h.end(noAttach, ro, p)
-		h.end(noAttach, ro, q)
-		h.eventually("a writer", func() string {
-			if a := h.up(noAttach, v, p); a.Status != "Success" {
-				return a.Message
-			}
-			return ""
+		h.ok(h.up(m, ro, q))
+		h.refused(h.up(m, v, podN(3)), lv, "its "+fs+" is mounted read-only", "delete the pods that use it")
+		h.eventually("check agrees", func() string {
+			out, code := h.check()
+			return out[:len(out)*code]
 		})
+		h.end(m, ro, p, q)
+		h.eventually("a writer", func() string { return h.up(m, v, p).Message })
 		h.write(v, p, "f", "x")
-		h.end(noAttach, v, p)
+		h.end(m, v, p)
 	}
 }
