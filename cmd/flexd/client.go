@@ -69,8 +69,7 @@ func absent(socket string, err error) error {
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return fmt.Errorf("flexd does not answer on %s; its log may tell why: journalctl -u flexd", socket)
 	}
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		err = errno
 	}
 	return fmt.Errorf("cannot ask flexd on %s: %w", socket, err)

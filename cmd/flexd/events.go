@@ -135,8 +135,7 @@ func (q eventsQuery) ask(one status.EventQuery) (doc status.Events, err error) {
 		return history.Read(context.Background(), q.stateDir, one)
 	}
 	body, err := get(q.socket, "/v1/events?"+one.Values().Encode(), checkTimeout)
-	var exit *exitError
-	if errors.As(err, &exit) && exit.code == exitUnknown {
+	if exit, ok := errors.AsType[*exitError](err); ok && exit.code == exitUnknown {
 		exit.err = fmt.Errorf("%w\nthe history without a daemon: --state-dir %s", exit.err, config.Default().StateDir)
 	}
 	if err != nil {

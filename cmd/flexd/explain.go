@@ -71,9 +71,8 @@ func (q *explainQuery) run(stdout io.Writer, file, namespace, output string) err
 		return err
 	}
 	doc, err := explain.Explain(query)
-	var exit *exitError
 	switch {
-	case errors.As(err, &exit):
+	case errors.As(err, new(*exitError)):
 		return err
 	case err != nil:
 		return &exitError{exitUsage, err}

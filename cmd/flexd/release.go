@@ -121,11 +121,11 @@ func (r release) release(o status.Orphan) error {
 		V: flexvolume.Version, ID: "release-" + strconv.FormatInt(now, 36), Verb: flexvolume.Reclaim,
 		Args: []string{o.UUID, o.Dir}, Started: now, Parent: os.Getppid(),
 	})
-	var down *flexvolume.DownError
+	down, isDown := errors.AsType[*flexvolume.DownError](err)
 	switch {
-	case errors.As(err, &down) && errors.Is(down.Err, unix.EACCES):
+	case isDown && errors.Is(down.Err, unix.EACCES):
 		return errors.New("only root may release: flexd's socket " + r.driver + " is root's")
-	case errors.As(err, &down):
+	case isDown:
 		return absent(r.driver, down.Err)
 	case err != nil:
 		return err

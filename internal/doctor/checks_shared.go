@@ -155,8 +155,7 @@ func (n *node) sanlock() (all []finding) {
 	list := listed(groups)
 	s, err := n.sanlocks()
 	if err != nil { // it may run as a user of its own: then it is not a process of root
-		var stuck *run.StuckError
-		if running, perr := n.daemons("sanlock"); perr == nil && len(running) == 0 && !errors.As(err, &stuck) {
+		if running, perr := n.daemons("sanlock"); perr == nil && len(running) == 0 && !errors.As(err, new(*run.StuckError)) {
 			return []finding{failed(list+" is shared, and sanlock does not run", "systemctl enable --now wdmd sanlock", "vgchange --lockstart")}
 		}
 		return []finding{unknown("sanlock does not answer: "+err.Error(), "sanlock client status", "journalctl -u sanlock -n 50")}

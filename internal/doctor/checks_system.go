@@ -48,9 +48,8 @@ func (n *node) programs() (all []finding) {
 			continue
 		}
 		out, err := n.command(p.name, p.version)
-		var missing *os.PathError
 		switch line := firstLine(out); {
-		case errors.As(err, &missing):
+		case errors.As(err, new(*os.PathError)):
 			f := finding{p.missing, fmt.Sprintf("%s is not in /usr/sbin, /usr/bin, /sbin, /bin", p.name), []string{"apt-get install " + p.pkg + " (Debian, Ubuntu)", "dnf install " + strings.Replace(p.pkg, "thin-provisioning-tools", "device-mapper-persistent-data", 1) + " (Fedora, RHEL)"}}
 			if p.missing == seldom {
 				f.evidence += ": volumes with that filesystem cannot be made"

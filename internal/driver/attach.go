@@ -118,9 +118,9 @@ func (p *place) init(ctx context.Context, exe string) (*capability, error) {
 	res, err := p.Runner.Run(ctx, run.Cmd{Step: "init", Argv: []string{exe, "init"}, Deadline: 10 * time.Second})
 	out := slices.Concat(res.Stdout, res.Stderr)
 	said := fmt.Sprintf("; it says %q", out[:min(len(out), 1000)])
-	var exit *run.ExitError
+	exit, exited := errors.AsType[*run.ExitError](err)
 	switch {
-	case errors.As(err, &exit):
+	case exited:
 		return nil, fmt.Errorf("exit status %d%s", exit.Code, said)
 	case errors.Is(err, unix.ENOEXEC):
 		return nil, errors.New("it is for another architecture, or incomplete")

@@ -14,11 +14,10 @@ func (r *Records) Problems() []string {
 	defer r.mu.Unlock()
 	var all []string
 	for path, err := range r.unread {
-		var damaged *damagedError
 		switch {
 		case path == r.dir:
 			all = append(all, fmt.Sprintf("the format records in %s cannot be read: %v", path, err))
-		case errors.As(err, &damaged):
+		case errors.As(err, new(*damagedError)):
 			all = append(all, fmt.Sprintf("format record %s is damaged: %v; its volume is not set up; remove the file after checking the volume's contents", path, err))
 		default:
 			all = append(all, fmt.Sprintf("format record %s cannot be read: %v", path, err))

@@ -218,9 +218,8 @@ var yamlLine = lazily(`^(?:yaml: )?line (\d+): `)
 
 // located is an error of the YAML reader, with file and line.
 func (m *manifest) located(err error, line int) error {
-	var types *yaml.TypeError
 	text := err.Error()
-	if errors.As(err, &types) {
+	if types, ok := errors.AsType[*yaml.TypeError](err); ok {
 		text = types.Errors[0]
 	}
 	if at := yamlLine().FindStringSubmatch(text); at != nil {

@@ -119,7 +119,7 @@ func (e *downError) Error() string {
 
 // remedy returns the text, to follow the error, with the command that starts a daemon.
 func remedy(err error) string {
-	if e := new(downError); errors.As(err, &e) && !e.absent && !e.hangs {
+	if e, ok := errors.AsType[*downError](err); ok && !e.absent && !e.hangs {
 		return ": systemctl start " + e.daemon
 	}
 	return ""

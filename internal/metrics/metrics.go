@@ -99,11 +99,10 @@ func known(words []string, word string) string {
 // result returns the result of a step or command: stuck = not ended by its deadline,
 // canceled = no call waited for it any more.
 func result(err error) string {
-	var stuck *run.StuckError
 	switch {
 	case err == nil:
 		return "ok"
-	case errors.As(err, &stuck):
+	case errors.As(err, new(*run.StuckError)):
 		return "stuck"
 	case volume.CodeOf(err) == volume.Canceled, errors.Is(err, context.Canceled):
 		return "canceled"

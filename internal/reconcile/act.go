@@ -304,8 +304,7 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 		err = nil
 	}
 	if err != nil {
-		var stuck *run.StuckError
-		if !committed || !errors.As(err, &stuck) { // the mount of a stuck child may still appear
+		if !committed || !errors.As(err, new(*run.StuckError)) { // the mount of a stuck child may still appear
 			l.n.requests.Observed(l.uuid, s.Dir, false)
 		}
 		return err

@@ -16,9 +16,9 @@ import (
 // withAdvice adds the remedy to an error about a file in flexd's run or state directory.
 func (n *Node) withAdvice(err error) error {
 	var at string
-	if e := (*fs.PathError)(nil); errors.As(err, &e) {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		at = e.Path
-	} else if e := (*os.LinkError)(nil); errors.As(err, &e) {
+	} else if e, ok := errors.AsType[*os.LinkError](err); ok {
 		at = e.New
 	}
 	for _, dir := range []string{n.Config.Get().RunDir, n.Config.Get().StateDir} {

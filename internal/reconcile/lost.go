@@ -239,7 +239,7 @@ func (n *Node) stillLost(ctx context.Context, vg string) error {
 		return nil
 	}
 	err := n.Locks.Ready(ctx, vg)
-	if wait := (*volume.WaitError)(nil); err == nil || errors.As(err, &wait) {
+	if err == nil || errors.As(err, new(*volume.WaitError)) {
 		return nil
 	}
 	return err

@@ -23,11 +23,11 @@ type waiting struct {
 
 // waitingFor returns the reason if a step must wait.
 func waitingFor(err error) *volume.WaitError {
-	var e *volume.WaitError
-	if stuck := (*run.StuckError)(nil); errors.As(err, &e) && !errors.As(err, &stuck) {
-		return e
+	if errors.As(err, new(*run.StuckError)) {
+		return nil
 	}
-	return nil
+	e, _ := errors.AsType[*volume.WaitError](err)
+	return e
 }
 
 func (w *waiting) stepName() string {

@@ -133,8 +133,7 @@ func GroupID(group string) (int, error) {
 // cause removes the prefix that net and os add to the reason: the message has the path
 // already.
 func cause(err error) error {
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno
 	}
 	return err
