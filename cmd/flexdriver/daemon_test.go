@@ -105,8 +105,7 @@ func silent(d *daemon, _ int, c net.Conn) {
 func diesMidAnswer(d *daemon, n int, c net.Conn) {
 	q := d.read(c)
 	if n > 1 {
-		yes := true
-		flexvolume.WriteReply(c, flexvolume.Reply{ID: q.ID, Answer: flexvolume.Answer{Status: flexvolume.StatusSuccess, Device: "/dev/vg/lv", Attached: &yes}})
+		flexvolume.WriteReply(c, flexvolume.Reply{ID: q.ID, Answer: flexvolume.Answer{Status: flexvolume.StatusSuccess, Device: "/dev/vg/lv", Attached: new(true)}})
 		return
 	}
 	d.stop()

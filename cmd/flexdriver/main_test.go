@@ -109,8 +109,7 @@ func asksDaemon(verb string) bool {
 
 // Every verb in every trouble against its golden file.
 func TestContract(t *testing.T) {
-	yes := true
-	good := flexvolume.Answer{Status: flexvolume.StatusSuccess, Device: "/dev/vg/lv", Attached: &yes}
+	good := flexvolume.Answer{Status: flexvolume.StatusSuccess, Device: "/dev/vg/lv", Attached: new(true)}
 	reply := func(answer string) func(string) string {
 		return func(id string) string { return `{"v":1,"id":"` + id + `","answer":` + answer + "}\n" }
 	}

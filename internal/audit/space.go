@@ -123,10 +123,9 @@ func (s *group) spaceOf(vg *config.VolumeGroup, g *status.Group) {
 	see := &s.space
 	current := see.limit == largestAllowed(vg) // otherwise a reload has changed it since
 	if !see.at.IsZero() {
-		at := see.at
-		g.ObservedAt, g.Size, g.Free = &at, see.Size, see.Free
-		if largest := see.Largest; vg.Create && current {
-			g.LargestVolume = &largest
+		g.ObservedAt, g.Size, g.Free = new(see.at), see.Size, see.Free
+		if vg.Create && current {
+			g.LargestVolume = new(see.Largest)
 		}
 	}
 	for _, d := range see.Disks {

@@ -80,9 +80,8 @@ func TestRequestTrouble(t *testing.T) {
 }
 
 func TestReply(t *testing.T) {
-	yes := true
 	for _, a := range []Answer{
-		Success(), Failure("no: \"x\" <&> ä"), {Status: StatusSuccess, Device: "/dev/vg/lv"}, {Status: StatusSuccess, Attached: &yes},
+		Success(), Failure("no: \"x\" <&> ä"), {Status: StatusSuccess, Device: "/dev/vg/lv"}, {Status: StatusSuccess, Attached: new(true)},
 		{Status: StatusSuccess, Message: "fine", Attached: new(bool), Capabilities: &Capabilities{FSGroup: true}},
 	} {
 		want := Reply{V: 1, ID: "ab12", Answer: a}

@@ -182,8 +182,7 @@ func ask(verb string, args []string, env func(string) string, hint bool) Answer 
 func offlineAnswer(verb string) Answer {
 	a := Success()
 	if verb == IsAttached {
-		attached := true
-		a.Attached = &attached
+		a.Attached = new(true)
 	}
 	return a
 }

@@ -84,8 +84,7 @@ func (r *repeats) pass(e status.Event, now time.Time) (status.Event, bool) {
 func (r *repeat) event() status.Event {
 	e := r.last
 	if r.count > 1 {
-		first := r.first
-		e.Count, e.First = r.count, &first
+		e.Count, e.First = r.count, new(r.first)
 		e.CallIDs = slices.Clone(r.calls)
 	}
 	return e

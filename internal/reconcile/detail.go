@@ -102,17 +102,15 @@ func (l *lane) addProgress(s *status.VolumeDetail, now time.Time) {
 		s.History = append(s.History, status.Operation{Step: op.step, Started: op.started, Seconds: op.took.Seconds(), Error: op.err, CallIDs: op.calls})
 	}
 	if l.working != "" {
-		since := l.since
-		s.Step, s.StepSince = l.working, &since
+		s.Step, s.StepSince = l.working, new(l.since)
 	}
 	if w := l.waiting; w != nil && (l.working == "" || strings.HasPrefix(l.working, w.stepName())) { // its step may be running
 		s.Waiting = w.view()
 		s.Step, s.StepSince = s.Waiting.Step, &s.Waiting.Since
 	}
 	if l.parked != nil {
-		since := l.parked.since
-		s.Step, s.StepSince = l.parked.step, &since
-		s.Stuck = &status.Child{Step: l.parked.step, Pid: l.parked.pid, Wchan: cmp.Or(l.parked.wchan, procfs.Wchan(l.parked.pid)), Since: since, Hint: l.parked.text()}
+		s.Step, s.StepSince = l.parked.step, new(l.parked.since)
+		s.Stuck = &status.Child{Step: l.parked.step, Pid: l.parked.pid, Wchan: cmp.Or(l.parked.wchan, procfs.Wchan(l.parked.pid)), Since: l.parked.since, Hint: l.parked.text()}
 	}
 	if f := l.lastErr; f != nil && (now.Sub(f.at) < errorAge || l.retry.next.After(now)) {
 		s.Error = &status.Error{Step: f.step, Code: string(f.code), Message: f.text, At: f.at, CallID: f.call}

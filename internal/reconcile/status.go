@@ -49,8 +49,7 @@ func (n *Node) Known() status.List {
 	list.Groups = n.auditor.Groups()
 	for i := range list.Groups {
 		if n.Locks != nil && n.shared(list.Groups[i].Name) {
-			locks := n.Locks.State(list.Groups[i].Name)
-			list.Groups[i].Locks = &locks
+			list.Groups[i].Locks = new(n.Locks.State(list.Groups[i].Name))
 		}
 		if why := n.lostReason(list.Groups[i].Name); why != "" {
 			list.Groups[i].State, list.Groups[i].Error = status.GroupUnusable, why

@@ -18,8 +18,6 @@ var now = time.Date(2026, 7, 29, 14, 30, 0, 0, time.UTC)
 
 func before(d time.Duration) time.Time { return now.Add(-d) }
 
-func pointer[T any](v T) *T { return &v }
-
 const pods = "/var/lib/kubelet/pods/"
 
 func volumes() List {
@@ -28,16 +26,16 @@ func volumes() List {
 	return List{
 		Node: "node-1", Version: "1.2.3",
 		Volumes: []Volume{
-			{VG: "vg0", LV: "backup", UUID: "u1", Size: 1 << 40, State: Stuck, Step: "umount", StepSince: pointer(before(252 * time.Second)), Device: "/dev/loop7", Filesystem: "xfs"},
+			{VG: "vg0", LV: "backup", UUID: "u1", Size: 1 << 40, State: Stuck, Step: "umount", StepSince: new(before(252 * time.Second)), Device: "/dev/loop7", Filesystem: "xfs"},
 			{VG: "vg0", LV: "data", UUID: "u2", Size: 64 << 20, State: Mounted, Device: "/dev/loop3", Filesystem: "ext4", Pods: []Pod{web, reader, {UID: "77"}, {UID: "78"}},
-				FilesystemSize: 60 << 20, FilesystemUsed: 20 << 20, FilesystemFree: 36 << 20, Inodes: 100, InodesUsed: 11, FilesystemObservedAt: pointer(before(3 * time.Second))},
-			{VG: "vg0", LV: "fresh", UUID: "u3", Size: 10 << 30, State: Working, Step: "mkfs", StepSince: pointer(before(12 * time.Second)), Device: "/dev/loop4"},
+				FilesystemSize: 60 << 20, FilesystemUsed: 20 << 20, FilesystemFree: 36 << 20, Inodes: 100, InodesUsed: 11, FilesystemObservedAt: new(before(3 * time.Second))},
+			{VG: "vg0", LV: "fresh", UUID: "u3", Size: 10 << 30, State: Working, Step: "mkfs", StepSince: new(before(12 * time.Second)), Device: "/dev/loop4"},
 			{VG: "vg0", LV: "full", UUID: "u6", Size: 1 << 30, State: Full, Device: "/dev/loop6", Filesystem: "xfs", FilesystemSize: 1 << 30, FilesystemUsed: 400 << 20, FilesystemFree: 600 << 20, Inodes: 100, InodesUsed: 100},
 			{VG: "vg0", LV: "old", UUID: "u4", Size: 1536 << 20, State: Failed, Device: "/dev/loop5",
-				Error: &Error{Step: "format", Message: "refused: crypto_LUKS found at offset 0;\nto give the data up: wipefs -a /dev/loop5\x1b[31m", At: before(130 * time.Second), CallID: "c42", Next: pointer(now.Add(8 * time.Second))}},
+				Error: &Error{Step: "format", Message: "refused: crypto_LUKS found at offset 0;\nto give the data up: wipefs -a /dev/loop5\x1b[31m", At: before(130 * time.Second), CallID: "c42", Next: new(now.Add(8 * time.Second))}},
 			{VG: "vg0", LV: "spare", UUID: "u5", Size: 3000, State: Idle, Pods: []Pod{}},
-			{VG: "svg", LV: "moves", UUID: "u7", Size: 2 << 30, State: Waiting, Step: "activate", StepSince: pointer(before(75 * time.Second)), Waiting: &Wait{Step: "activate", Since: before(75 * time.Second),
-				Reason: "another host has it active: host node-7 (host id 7), seen since 14:00:03, its lease is live: delete the pod\x1b[31m", Holder: &Holder{HostID: 7, Host: "node-7", Since: pointer(before(75 * time.Second)), Lease: "live", Renewed: pointer(before(3 * time.Second))}}},
+			{VG: "svg", LV: "moves", UUID: "u7", Size: 2 << 30, State: Waiting, Step: "activate", StepSince: new(before(75 * time.Second)), Waiting: &Wait{Step: "activate", Since: before(75 * time.Second),
+				Reason: "another host has it active: host node-7 (host id 7), seen since 14:00:03, its lease is live: delete the pod\x1b[31m", Holder: &Holder{HostID: 7, Host: "node-7", Since: new(before(75 * time.Second)), Lease: "live", Renewed: new(before(3 * time.Second))}}},
 			{VG: "vg1", LV: "gone", State: Uncertain, Pods: []Pod{web}},
 		},
 		Problems: []string{"note /run/flexd/claims/x.json is torn; ignored"},
@@ -94,15 +92,15 @@ func checks() Check {
 }
 
 func groups() GroupList {
-	seen := func(d time.Duration) *time.Time { return pointer(before(d)) }
+	seen := func(d time.Duration) *time.Time { return new(before(d)) }
 	return GroupList{Node: "node-1", Version: "1.2.3", Groups: []Group{
-		{Name: "files", Provider: "loopdev", Directory: "/srv/files", Size: 100 << 30, Free: 91 << 30, LargestVolume: pointer(int64(10 << 30)), State: GroupOK, ObservedAt: seen(0),
+		{Name: "files", Provider: "loopdev", Directory: "/srv/files", Size: 100 << 30, Free: 91 << 30, LargestVolume: new(int64(10 << 30)), State: GroupOK, ObservedAt: seen(0),
 			Disks: []Disk{{Device: "/srv/files", Size: 100 << 30, Free: 91 << 30}}},
 		{Name: "gone", Provider: "lvm", State: GroupMissing, Error: "volume group gone does not exist\nor is\x1b[31m filtered"},
 		{Name: "hangs", Provider: "lvm", Size: 10 << 30, Free: 1 << 30, State: GroupUnknown, Error: "the report does not end", ObservedAt: seen(3 * time.Hour)},
-		{Name: "thick", Provider: "lvm", Size: 20 << 30, State: GroupFull, LargestVolume: pointer(int64(0)), Error: "no space in volume group thick", ObservedAt: seen(time.Second),
+		{Name: "thick", Provider: "lvm", Size: 20 << 30, State: GroupFull, LargestVolume: new(int64(0)), Error: "no space in volume group thick", ObservedAt: seen(time.Second),
 			Disks: []Disk{{Device: "", Size: 10 << 30, Problem: "it is missing"}, {Device: "/dev/sdb", Size: 10 << 30, Free: 4 << 30, Problem: "it is not allocatable: pvchange -xy /dev/sdb"}}},
-		{Name: "thin", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, LargestVolume: pointer(int64(3 << 30)), State: GroupOK, ObservedAt: seen(time.Second),
+		{Name: "thin", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, LargestVolume: new(int64(3 << 30)), State: GroupOK, ObservedAt: seen(time.Second),
 			ThinPools: []ThinPool{
 				{Name: "fast", State: PoolOK, Size: 20 << 30, Used: 12 << 30, MetadataSize: 8 << 20, MetadataUsed: 1 << 20},
 				{Name: "full", State: PoolFull, Size: 20 << 30, Used: 20 << 30, MetadataSize: 8 << 20, MetadataUsed: 1 << 20, Problem: "the pool is full: writes fail; lvextend -L +SIZE thin/full"},
@@ -121,7 +119,7 @@ func groups() GroupList {
 func story() VolumeDetail {
 	v := volumes().Volumes[1]
 	v.UUID = "5f0c1f4e-7a39-4c7f-9a0e-0d9a8a2f1f10"
-	v.Error = &Error{Step: "mount", Message: "mount: exit status 32", At: before(3 * time.Hour), CallID: "c7", Next: pointer(now.Add(2 * time.Minute))}
+	v.Error = &Error{Step: "mount", Message: "mount: exit status 32", At: before(3 * time.Hour), CallID: "c7", Next: new(now.Add(2 * time.Minute))}
 	return VolumeDetail{
 		Volume: v,
 		Claims: []Claim{
