@@ -81,14 +81,8 @@ func (l locks) reason(vg string, in lockspace.State) (string, time.Time) {
 // State is for the reconciler.
 func (l locks) State(vg string) status.Locks {
 	st := l.Status(vg)
-	when := func(t time.Time) *time.Time {
-		if t.IsZero() {
-			return nil
-		}
-		return &t
-	}
 	return status.Locks{
-		Type: st.LockType, State: cmp.Or(string(st.State), "unknown"), Since: when(st.Since), Reason: st.Reason, HostID: st.HostID, HostName: st.HostName,
-		IOTimeout: st.IOTimeout.Seconds(), Renewed: when(st.Renewed), Watchdog: st.Watchdog, ObservedAt: when(st.Looked),
+		Type: st.LockType, State: cmp.Or(string(st.State), "unknown"), Since: status.When(st.Since), Reason: st.Reason, HostID: st.HostID, HostName: st.HostName,
+		IOTimeout: st.IOTimeout.Seconds(), Renewed: status.When(st.Renewed), Watchdog: st.Watchdog, ObservedAt: status.When(st.Looked),
 	}
 }

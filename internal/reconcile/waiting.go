@@ -40,16 +40,9 @@ func (w *waiting) stepName() string {
 func (w *waiting) view() *status.Wait {
 	v := &status.Wait{Step: w.stepName(), Since: w.since, Reason: w.err.Error()}
 	if h := w.err.Holder; h != nil {
-		v.Holder = &status.Holder{HostID: h.HostID, Host: h.Host, Since: optional(h.Since), Lease: h.State, Renewed: optional(h.Renewed), FreeAt: optional(h.FreeAt)}
+		v.Holder = &status.Holder{HostID: h.HostID, Host: h.Host, Since: status.When(h.Since), Lease: h.State, Renewed: status.When(h.Renewed), FreeAt: status.When(h.FreeAt)}
 	}
 	return v
-}
-
-func optional(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }
 
 // A call waits for a suspended device for resumeTimeout. Its lane observes the device every resumePause.
