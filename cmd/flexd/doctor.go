@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"time"
@@ -45,9 +46,7 @@ func examine(ctx context.Context, path, socket string) status.Diagnosis {
 	if err != nil {
 		cfg = config.Default()
 	}
-	if socket == "" {
-		socket = cfg.StatusSocket()
-	}
+	socket = cmp.Or(socket, cfg.StatusSocket())
 	h := doctor.Host{
 		ConfigPath: path, Config: cfg, ConfigErr: err,
 		Socket: socket, Ask: func(path string) ([]byte, error) { return get(socket, path, 5*time.Second) },

@@ -26,10 +26,7 @@ func (p *podSpec) away(node string) string {
 
 // away returns why a nodeAffinity excludes a node; "" = it may not.
 func (a *nodeAffinity) away(node, whose string) string {
-	selector := a.Required
-	if selector == nil {
-		selector = a.Scheduling
-	}
+	selector := cmp.Or(a.Required, a.Scheduling)
 	if selector == nil || len(selector.Terms) == 0 {
 		return ""
 	}

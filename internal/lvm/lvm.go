@@ -8,6 +8,7 @@
 package lvm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -99,13 +100,10 @@ func New(o Options) *Provider {
 	if o.DM == nil {
 		o.DM = devmapper.New()
 	}
-	if o.Dev == "" {
-		o.Dev = "/dev"
-	}
 	if o.Leads == nil {
 		o.Leads = leadsTo
 	}
-	o.Host = tagWord(o.Host)
+	o.Dev, o.Host = cmp.Or(o.Dev, "/dev"), tagWord(o.Host)
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
 		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), diskGone: diskGone, devicesOn: devicesOn,

@@ -8,6 +8,7 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -63,10 +64,7 @@ func (m *Metrics) Call(verb string) (done func(code string)) {
 	m.inFlight.Add(1)
 	return func(code string) {
 		m.inFlight.Add(-1)
-		if code == "" {
-			code = "ok"
-		}
-		m.calls.observe(time.Since(began), known(m.Verbs, verb), code)
+		m.calls.observe(time.Since(began), known(m.Verbs, verb), cmp.Or(code, "ok"))
 	}
 }
 

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -161,9 +162,7 @@ func (l *lane) claim(s volume.Step, c *call, h *volume.Have) dsw.Claim {
 			n = old
 		}
 	}
-	if n.Kind == "" {
-		n.Kind = volume.Published
-	}
+	n.Kind = cmp.Or(n.Kind, volume.Published)
 	if c != nil && c.Verb != volume.Release && c.Verb != volume.Reclaim {
 		n.Name, n.ReadOnly, n.Super = c.asked.Options.Alias, c.ReadOnly, c.Super
 		if n.Super == nil {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -56,7 +57,7 @@ func lock(path string) (*os.File, error) {
 		}
 		if waited > lockGrace || waited > peekLimit && !dead(holder) {
 			f.Close()
-			return nil, fmt.Errorf("another flexd is running (pid %s, lock %s)", orUnknown(holder), path)
+			return nil, fmt.Errorf("another flexd is running (pid %s, lock %s)", cmp.Or(holder, "unknown"), path)
 		}
 	}
 	if err == nil {
@@ -98,11 +99,4 @@ func dead(pid string) bool {
 func dying(pid string) bool {
 	n, err := strconv.Atoi(pid)
 	return err == nil && procfs.Process(n).Dying()
-}
-
-func orUnknown(pid string) string {
-	if pid == "" {
-		return "unknown"
-	}
-	return pid
 }

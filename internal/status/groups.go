@@ -116,12 +116,7 @@ func WriteGroups(w io.Writer, l GroupList, now time.Time, how Layout) error {
 	return err
 }
 
-func (d Disk) name() string {
-	if d.Device == "" {
-		return "(missing)"
-	}
-	return d.Device
-}
+func (d Disk) name() string { return cmp.Or(d.Device, "(missing)") }
 
 func percent(used, total int64) string {
 	if total <= 0 {

@@ -1,6 +1,7 @@
 package volopts
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -145,9 +146,4 @@ func checkWords(text, sep string) error {
 	return nil
 }
 
-func fsName(fs string) string {
-	if fs == "" {
-		return FSTypes()[0]
-	}
-	return fs
-}
+func fsName(fs string) string { return cmp.Or(fs, FSTypes()[0]) }

@@ -183,12 +183,7 @@ func (p *planner) dataAdvice() string {
 
 // device returns the device path for the owner's commands, if possible a link that always leads to this
 // volume.
-func (p *planner) device() string {
-	if p.h.Device.Link != "" {
-		return p.h.Device.Link
-	}
-	return p.h.Device.Path
-}
+func (p *planner) device() string { return cmp.Or(p.h.Device.Link, p.h.Device.Path) }
 
 // removal returns the commands that remove a volume's format record.
 func (p *planner) removal() string {

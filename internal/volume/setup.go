@@ -215,11 +215,7 @@ func (p *planner) younger(dir string, c Call) bool {
 }
 
 func failed(fs FS) Refusal {
-	what := "filesystem"
-	if fs.Type != "" {
-		what = fs.Type
-	}
-	return refusal(Damaged, "its %s is in error (%s): look at dmesg and at the disk, and back up what can be read; then delete the pods that use it: the next mount runs fsck", what, orUnknown(fs.What))
+	return refusal(Damaged, "its %s is in error (%s): look at dmesg and at the disk, and back up what can be read; then delete the pods that use it: the next mount runs fsck", cmp.Or(fs.Type, "filesystem"), orUnknown(fs.What))
 }
 
 // truncated refuses a filesystem that is larger than its device. It does not advise fsck, which would
