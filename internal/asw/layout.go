@@ -1,6 +1,7 @@
 package asw
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/flexd/flexd/internal/mounttable"
@@ -79,12 +80,7 @@ func (c classifier) place(dir string) (place volume.Place) {
 
 // within reports whether a directory is below a root.
 func (c classifier) within(dir string) bool {
-	for _, r := range c {
-		if strings.HasPrefix(dir, r.dir+"/") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c, func(r root) bool { return strings.HasPrefix(dir, r.dir+"/") })
 }
 
 // Place returns the kind of a directory of the mount table.

@@ -147,7 +147,7 @@ func (g *VolumeGroup) Restricted() bool {
 // AllowsVolume reports whether pods of at least one namespace may use the logical volume lv.
 func (g *VolumeGroup) AllowsVolume(lv string) bool {
 	return slices.ContainsFunc(g.Volumes, func(glob string) bool {
-		return slices.ContainsFunc(globsFor(glob, g.Namespaces), func(glob string) bool { return matches([]string{glob}, lv) })
+		return matches(globsFor(glob, g.Namespaces), lv)
 	})
 }
 
@@ -200,10 +200,8 @@ func (g *VolumeGroup) longerOwner(globs []string, ns, lv string) bool {
 func (g *VolumeGroup) AllowsNamespace(ns string) bool { return matches(g.Namespaces, ns) }
 
 func matches(globs []string, name string) bool {
-	for _, glob := range globs {
-		if ok, err := path.Match(glob, name); err == nil && ok {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(globs, func(glob string) bool {
+		ok, err := path.Match(glob, name)
+		return err == nil && ok
+	})
 }

@@ -106,9 +106,7 @@ const mountinfo = `20 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 func merged(all ...tree) tree {
 	m := tree{}
 	for _, files := range all {
-		for name, text := range files {
-			m[name] = text
-		}
+		maps.Copy(m, files)
 	}
 	return m
 }

@@ -3,8 +3,9 @@ package hosttest
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
-	"sort"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -271,12 +272,7 @@ func (h *Host) loopOf(f *File) *loop {
 }
 
 func (h *Host) loopNames() []string {
-	var names []string
-	for n := range h.loops {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	return names
+	return slices.Sorted(maps.Keys(h.loops))
 }
 
 // File implements loopdev.Kernel.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"strings"
@@ -85,9 +86,7 @@ func (k *Kubelet) Blob(p Pod, forMount bool) string {
 			m[key] = v
 		}
 	}
-	for key, v := range p.Extra {
-		m[key] = v
-	}
+	maps.Copy(m, p.Extra)
 	b, _ := json.Marshal(m)
 	return string(b)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -138,9 +139,7 @@ func (n *node) count(argv string) (times int) {
 func newNode(t testing.TB, transcripts ...string) (*Manager, *node) {
 	n := &node{t: t, says: map[string]utterance{}}
 	for _, name := range transcripts {
-		for argv, u := range transcript(t, name) {
-			n.says[argv] = u
-		}
+		maps.Copy(n.says, transcript(t, name))
 	}
 	return New(Options{Runner: n, LockDir: t.TempDir()}), n
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -207,10 +208,6 @@ func list(fd int, name string) error {
 // isFailure reports whether an error means that the filesystem, or a device below it, has
 // failed.
 func isFailure(err error) bool {
-	for _, e := range []error{unix.EIO, unix.EUCLEAN, unix.EBADMSG, unix.ESHUTDOWN, unix.EROFS, unix.ENXIO} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	failures := []error{unix.EIO, unix.EUCLEAN, unix.EBADMSG, unix.ESHUTDOWN, unix.EROFS, unix.ENXIO}
+	return slices.ContainsFunc(failures, func(e error) bool { return errors.Is(err, e) })
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -125,10 +126,7 @@ func parseUsages(out []byte, found map[int]volume.Filling) (waiting []int) {
 			found[u.ID] = *u.Filling
 		}
 	}
-	for id := range begun {
-		waiting = append(waiting, id)
-	}
-	return waiting
+	return slices.Collect(maps.Keys(begun))
 }
 
 // usages is the child that reads how full filesystems are. It prints each result at once, because

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -38,22 +39,13 @@ func mountsAre(t *testing.T, e *hosttest.Env, dirs ...string) {
 	t.Helper()
 	got := e.Mounts()
 	for _, d := range dirs {
-		if !contains(got, d) {
+		if !slices.Contains(got, d) {
 			t.Errorf("nothing is mounted at %s\n%s", d, e.Describe())
 		}
 	}
 	if len(got) != len(dirs) {
 		t.Errorf("mounted are %q, want %q\n%s", got, dirs, e.Describe())
 	}
-}
-
-func contains(list []string, s string) bool {
-	for _, l := range list {
-		if l == s {
-			return true
-		}
-	}
-	return false
 }
 
 // behind runs do in the background; join returns its error.

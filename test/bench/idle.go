@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -167,10 +168,10 @@ func (w *watched) count(trace string) error {
 		w.calls++
 		kinds[call]++
 		switch {
-		case contains(starting, call) && !strings.Contains(args, "CLONE_THREAD"):
+		case slices.Contains(starting, call) && !strings.Contains(args, "CLONE_THREAD"):
 			w.started++
 			w.lines = append(w.lines, rest)
-		case contains(looking, call) || strings.Contains(call, "read") && strings.Contains(args, "/mountinfo>"):
+		case slices.Contains(looking, call) || strings.Contains(call, "read") && strings.Contains(args, "/mountinfo>"):
 			w.looks++
 			w.lines = append(w.lines, rest)
 		}
@@ -182,15 +183,6 @@ func (w *watched) count(trace string) error {
 		w.lines = append(w.lines, fmt.Sprintf("%s: %d", call, n))
 	}
 	return nil
-}
-
-func contains(list []string, s string) bool {
-	for _, l := range list {
-		if l == s {
-			return true
-		}
-	}
-	return false
 }
 
 // cpuTime is what a process' threads have used, those that have ended included.

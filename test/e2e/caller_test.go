@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -43,7 +44,7 @@ func TestFlexdriverKilled(t *testing.T) {
 		b.cmd.Process.Kill()
 		b.wait(t)
 		s := h.settled("quick")
-		claimed := slicesHave(s.Claims, func(c claimStatus) bool { return c.Dir == dir })
+		claimed := slices.ContainsFunc(s.Claims, func(c claimStatus) bool { return c.Dir == dir })
 		if claimed != mounted(dir) {
 			t.Errorf("claimed %v, mounted %v: %+v", claimed, mounted(dir), s)
 		}

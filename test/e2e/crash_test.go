@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -122,21 +123,12 @@ func (h *host) settled(lv string) volumeStatus {
 	h.t.Helper()
 	var s volumeStatus
 	h.eventually("vg0/"+lv+" settles", func() string {
-		if s = h.story(lv); s.Step == "" && s.State != "uncertain" && !slicesHave(s.Claims, func(c claimStatus) bool { return c.Phase != "held" }) {
+		if s = h.story(lv); s.Step == "" && s.State != "uncertain" && !slices.ContainsFunc(s.Claims, func(c claimStatus) bool { return c.Phase != "held" }) {
 			return ""
 		}
 		return fmt.Sprintf("%+v", s)
 	})
 	return s
-}
-
-func slicesHave[T any](all []T, is func(T) bool) bool {
-	for _, one := range all {
-		if is(one) {
-			return true
-		}
-	}
-	return false
 }
 
 // The run directory is lost: the mount table shows the mounts.

@@ -96,7 +96,7 @@ func (h *host) damaged(all []damage) {
 			if !lent && len(h.Active()) == 0 {
 				return ""
 			}
-			if slices.Equal(h.Active(), []string{"vg0/b"}) && slicesHave(l.Disagreements, func(d disagreement) bool { return d.Class == "active-unclaimed" && d.LV == "b" }) {
+			if slices.Equal(h.Active(), []string{"vg0/b"}) && slices.ContainsFunc(l.Disagreements, func(d disagreement) bool { return d.Class == "active-unclaimed" && d.LV == "b" }) {
 				return ""
 			}
 			return fmt.Sprintf("%q %+v", h.Active(), l.Disagreements)

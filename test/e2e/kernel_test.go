@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,8 +96,8 @@ func TestErrorReportedWithoutCall(t *testing.T) {
 		if wrong := h.within(30*time.Second, func() string {
 			s := h.story(lv)
 			if s.State == "faulty" && len(s.Pods) == 1 &&
-				slicesHave(s.Observed, func(f struct{ Name, Value string }) bool { return f.Name == "filesystem" && is(f.Value) }) &&
-				slicesHave(s.Refused, func(r string) bool { return is(r) && strings.Contains(r, fs) }) {
+				slices.ContainsFunc(s.Observed, func(f struct{ Name, Value string }) bool { return f.Name == "filesystem" && is(f.Value) }) &&
+				slices.ContainsFunc(s.Refused, func(r string) bool { return is(r) && strings.Contains(r, fs) }) {
 				return ""
 			}
 			return fmt.Sprintf("%+v", s)
@@ -157,8 +158,8 @@ func TestFilesystemInError(t *testing.T) {
 			t.Error("it was mounted")
 		}
 		s := h.story(lv)
-		if !slicesHave(s.Refused, func(r string) bool { return strings.Contains(r, "in error") }) ||
-			!slicesHave(s.Observed, func(f struct{ Name, Value string }) bool { return strings.Contains(f.Value, "in error") }) {
+		if !slices.ContainsFunc(s.Refused, func(r string) bool { return strings.Contains(r, "in error") }) ||
+			!slices.ContainsFunc(s.Observed, func(f struct{ Name, Value string }) bool { return strings.Contains(f.Value, "in error") }) {
 			t.Errorf("status: %+v", s)
 		}
 		if text := h.show("vg0/" + lv); strings.Count(text, "in error") < 2 {

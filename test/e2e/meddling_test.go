@@ -199,7 +199,7 @@ func (h *host) disagrees(class, uuid string, words ...string) {
 		}
 		for _, d := range l.Disagreements {
 			has := func(w string) bool { return strings.Contains(d.Message+": "+d.Hint, w) }
-			if d.Class == class && d.UUID == uuid && !slicesHave(words, func(w string) bool { return !has(w) }) {
+			if d.Class == class && d.UUID == uuid && !slices.ContainsFunc(words, func(w string) bool { return !has(w) }) {
 				return ""
 			}
 		}
@@ -216,8 +216,8 @@ func (s volumeStatus) sees(words ...string) bool {
 	for _, c := range s.Claims {
 		texts = append(texts, c.Note)
 	}
-	return slicesHave(texts, func(text string) bool {
-		return !slicesHave(words, func(w string) bool { return !strings.Contains(text, w) })
+	return slices.ContainsFunc(texts, func(text string) bool {
+		return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
 	})
 }
 

@@ -204,7 +204,7 @@ func TestMeddlingWithActive(t *testing.T) {
 	says := func(status int, args []string, words ...string) {
 		t.Helper()
 		out, code := h.release(args...)
-		if code != status || slicesHave(words, func(w string) bool { return !strings.Contains(out, w) }) {
+		if code != status || slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(out, w) }) {
 			t.Errorf("flexd release %q: exit status %d, want %d and %q:\n%s", args, code, status, words, out)
 		}
 	}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -69,7 +70,7 @@ func TestFlexdriverKilledAtEachCall(t *testing.T) {
 			lv = "solo"
 		}
 		s := h.settled(lv)
-		if verb.dir != "" && slicesHave(s.Claims, func(c claimStatus) bool { return c.Dir == verb.dir }) != mounted(verb.dir) {
+		if verb.dir != "" && slices.ContainsFunc(s.Claims, func(c claimStatus) bool { return c.Dir == verb.dir }) != mounted(verb.dir) {
 			t.Errorf("%s: mounted %v, status %+v", about, mounted(verb.dir), s)
 		}
 		if a := h.call(verb.args...); a.Status != want { // kubelet asks again

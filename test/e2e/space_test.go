@@ -152,7 +152,7 @@ func (h *host) noRoom(s shortage, where string) {
 		h.t.Errorf("mounted: %q", m)
 	}
 	h.eventually("no device is left, or one without a lease is reported", func() string {
-		reported := slicesHave(h.list().Disagreements, func(d disagreement) bool { return d.Class == "active-unclaimed" && d.LV == "fresh" })
+		reported := slices.ContainsFunc(h.list().Disagreements, func(d disagreement) bool { return d.Class == "active-unclaimed" && d.LV == "fresh" })
 		return strings.Join(slices.DeleteFunc(h.Active(), func(name string) bool { return reported && where == "run" && name == "vg0/fresh" }), " ")
 	})
 
