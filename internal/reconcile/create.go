@@ -22,8 +22,7 @@ func nameKey(name volume.Name) volume.UUID {
 // create waits in the lane of the name until the volume exists. The lane continues when its
 // callers stop waiting.
 func (n *Node) create(ctx context.Context, c *call) error {
-	_, err := n.await(c.part(ctx, volume.Create), n.lane(nameKey(c.Name), c.Name))
-	return err
+	return n.await(c.part(ctx, volume.Create), n.lane(nameKey(c.Name), c.Name))
 }
 
 // createRefusal returns why the configuration does not allow flexd to create the volume of a call;

@@ -160,7 +160,7 @@ func (n *Node) serveReclaim(c *call) error {
 	c.Call = n.reclaimCall(c.ID, name, dir, false)
 	l := n.lane(uuid, name)
 	c.title = l.title()
-	_, err := n.await(c, l)
+	err := n.await(c, l)
 	n.auditor.LookForOrphans() // so that the orphan is not listed any more
 	return err
 }
@@ -175,7 +175,7 @@ func (n *Node) reclaim(ctx context.Context, uuid volume.UUID, name volume.Name, 
 	id := fmt.Sprintf("orphan-%s-%d", strconv.FormatInt(int64(n.Boot()), 36), reclaims.Add(1)) // unique in the history
 	c.Call = n.reclaimCall(id, name, dir, true)
 	l, pod := n.lane(uuid, name), n.podOf(c)
-	_, err := n.await(c, l)
+	err := n.await(c, l)
 	e := l.event(status.CallEvent)
 	e.Verb, e.CallID, e.Dir, e.Pod, e.Duration = "release by flexd", id, dir, EventPod(pod), time.Since(c.since).Seconds()
 	if err != nil {

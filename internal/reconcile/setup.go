@@ -147,7 +147,7 @@ func (n *Node) awaitLookUp(ctx context.Context, c *call, p Provider) (volume.LV,
 		if waitingFor(err) == nil {
 			return lv, err
 		}
-		if _, err := n.await(c.part(ctx, volume.Find), n.lane(nameKey(c.Name), c.Name)); err != nil {
+		if err := n.await(c.part(ctx, volume.Find), n.lane(nameKey(c.Name), c.Name)); err != nil {
 			return lv, err
 		}
 	}

@@ -56,7 +56,7 @@ func (n *Node) release(c *call) error {
 		c.title, c.lane = l.title(), l
 		part := c.part(c.ctx, c.Verb)
 		part.title = c.title
-		if _, err := n.await(part, l); err != nil {
+		if err := n.await(part, l); err != nil {
 			return err
 		}
 	}

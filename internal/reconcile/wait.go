@@ -19,12 +19,13 @@ func (n *Node) enter(c *call) (committed volume.UUID, err error) {
 }
 
 // await makes a lane serve a call, and waits for the answer.
-func (n *Node) await(c *call, l *lane) (string, error) {
+func (n *Node) await(c *call, l *lane) error {
 	if _, err := n.enter(c); err != nil {
-		return "", err
+		return err
 	}
 	defer n.requests.Leave(&c.Request)
-	return n.join(c, l)
+	_, err := n.join(c, l)
+	return err
 }
 
 // join makes a call wait for a lane, unless a committed mount has another one.
