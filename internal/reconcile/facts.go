@@ -18,32 +18,32 @@ func observed(h volume.Have) []status.Fact {
 	case volume.Present:
 		add("volume", "present, %s, uuid %s%s", status.Size(h.LV.Size), h.LV.UUID, readOnly(h.LV.ReadOnly))
 	case volume.Absent:
-		add("volume", "does not exist%s", because(h.LV.Reason))
+		add("volume", "does not exist%s", volume.Because(h.LV.Reason))
 	case volume.Foreign:
-		add("volume", "foreign%s", because(h.LV.Reason))
+		add("volume", "foreign%s", volume.Because(h.LV.Reason))
 	default:
-		add("volume", "unknown%s", because(h.LV.Reason))
+		add("volume", "unknown%s", volume.Because(h.LV.Reason))
 	}
 	switch d := h.Device; d.Activity {
 	case volume.Active:
-		add("device", "%s (%s), %s%s%s", d.Path, d.Number, status.Size(d.Size), readOnly(d.ReadOnly), because(d.Reason))
+		add("device", "%s (%s), %s%s%s", d.Path, d.Number, status.Size(d.Size), readOnly(d.ReadOnly), volume.Because(d.Reason))
 	case volume.Inactive:
 		add("device", "none: inactive")
 	default:
-		add("device", "unknown%s", because(d.Reason))
+		add("device", "unknown%s", volume.Because(d.Reason))
 	}
 	if why := volume.Kept(h.Device.Relatives); why != "" {
 		add("stays active", "%s", why)
 	}
 	switch h.Record {
 	case volume.Formatting:
-		add("format record", "mkfs of %s was started and has not ended%s%s", h.RecordType, because(h.RecordLate), tagged(h))
+		add("format record", "mkfs of %s was started and has not ended%s%s", h.RecordType, volume.Because(h.RecordLate), tagged(h))
 	case volume.Seen:
 		add("format record", "a filesystem was seen: never formatted again%s", tagged(h))
 	case volume.NoRecord:
 		add("format record", "none")
 	default:
-		add("format record", "unknown%s", because(h.RecordReason))
+		add("format record", "unknown%s", volume.Because(h.RecordReason))
 	}
 	for _, m := range h.Mounts {
 		who := ""
@@ -80,11 +80,4 @@ func readOnly(ro bool) string {
 		return ", read-only"
 	}
 	return ""
-}
-
-func because(reason string) string {
-	if reason == "" {
-		return ""
-	}
-	return ": " + reason
 }

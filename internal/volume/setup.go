@@ -16,7 +16,7 @@ func (p *planner) obstacle(c Call) Refusal {
 	case lv.Presence == PresenceUnknown:
 		return refusal(Unknown, "the volume could not be looked up: %s", orUnknown(lv.Reason))
 	case lv.Presence == Absent:
-		return refusal(NotFound, "the volume does not exist%s", because(lv.Reason))
+		return refusal(NotFound, "the volume does not exist%s", Because(lv.Reason))
 	case lv.Presence == Foreign:
 		return refusal(Unusable, "not usable: %s", orUnknown(lv.Reason))
 	case d.Unusable:
@@ -52,7 +52,8 @@ func refusal(code Code, f string, a ...any) Refusal {
 	return Refusal{Code: code, Reason: fmt.Sprintf(f, a...)}
 }
 
-func because(reason string) string {
+// Because returns a reason for the end of a text; "" = there is none.
+func Because(reason string) string {
 	if reason == "" {
 		return ""
 	}
