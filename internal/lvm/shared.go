@@ -126,8 +126,12 @@ func (g *group) activate(ctx context.Context, lv volume.LV, d volume.Device) (de
 // type has no metadata on disk, for which LVM has no shared mode. LVM would share thick snapshots,
 // but each node would write their exceptions.
 func (l Logical) forReaders() bool {
-	simple := len(l.Layout) == 1 && (l.Layout[0] == "linear" || l.Layout[0] == "striped")
-	return l.ReadOnly && simple && !l.thick()
+	return l.ReadOnly && l.simple()
+}
+
+// simple reports whether a volume only maps extents.
+func (l Logical) simple() bool {
+	return !l.thick() && len(l.Layout) == 1 && (l.Layout[0] == "linear" || l.Layout[0] == "striped")
 }
 
 // lockOf returns the volume whose lock protects l. The origin of a thick snapshot may be thin.

@@ -273,7 +273,7 @@ func (f *Facts) onVolume(m devmapper.Mapped) string {
 func (g *group) canActivate(ctx context.Context, lv volume.LV) error {
 	plain := func(f *Facts) bool {
 		l := f.lv(lv.UUID)
-		return l.Pool == "" && !l.thick() && len(l.Layout) == 1 && (l.Layout[0] == "linear" || l.Layout[0] == "striped")
+		return l.Pool == "" && l.simple()
 	}
 	f, kept, err := g.look(ctx, false)
 	if err != nil || plain(f) || !kept && f.contradicts == nil {
