@@ -255,7 +255,7 @@ func (q eventsQuery) call(stdout io.Writer, id string) error {
 	}
 	if len(doc.Events)+len(doc.Waiting) == 0 {
 		text := "the history has no call " + id
-		if doc.Oldest != nil {
+		if !doc.Oldest.IsZero() {
 			text += "; it begins " + doc.Oldest.Local().Format(time.DateTime)
 		}
 		text += "\na call that changed nothing, such as isattached, is not recorded; flexd's log may have it: journalctl -u flexd -g " + id

@@ -82,7 +82,7 @@ func (l locks) reason(vg string, in lockspace.State) (string, time.Time) {
 func (l locks) State(vg string) status.Locks {
 	st := l.Status(vg)
 	return status.Locks{
-		Type: st.LockType, State: cmp.Or(string(st.State), "unknown"), Since: status.When(st.Since), Reason: st.Reason, HostID: st.HostID, HostName: st.HostName,
-		IOTimeout: st.IOTimeout.Seconds(), Renewed: status.When(st.Renewed), Watchdog: st.Watchdog, ObservedAt: status.When(st.Looked),
+		Type: st.LockType, State: cmp.Or(string(st.State), "unknown"), Since: st.Since, Reason: st.Reason, HostID: st.HostID, HostName: st.HostName,
+		IOTimeout: st.IOTimeout.Seconds(), Renewed: st.Renewed, Watchdog: st.Watchdog, ObservedAt: st.Looked,
 	}
 }

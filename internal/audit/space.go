@@ -123,7 +123,7 @@ func (s *group) spaceOf(vg *config.VolumeGroup, g *status.Group) {
 	see := &s.space
 	current := see.limit == largestAllowed(vg) // otherwise a reload has changed it since
 	if !see.at.IsZero() {
-		g.ObservedAt, g.Size, g.Free = new(see.at), see.Size, see.Free
+		g.ObservedAt, g.Size, g.Free = see.at, see.Size, see.Free
 		if vg.Create && current {
 			g.LargestVolume = new(see.Largest)
 		}

@@ -50,11 +50,11 @@ func TestSpace(t *testing.T) {
 			if waited := time.Since(before); waited > spaceWait {
 				t.Errorf("%s: waited %v", what, waited)
 			}
-			if len(all) != 2 || all[0].Name != "other" || all[0].State != status.GroupUnknown || all[0].ObservedAt != nil {
+			if len(all) != 2 || all[0].Name != "other" || all[0].State != status.GroupUnknown || !all[0].ObservedAt.IsZero() {
 				t.Fatalf("%s: %+v", what, all)
 			}
 			one := all[1]
-			if one.State != state || one.Error != reason || one.Size != size || size > 0 && (one.ObservedAt == nil || before.Sub(*one.ObservedAt).Round(time.Second) != age) {
+			if one.State != state || one.Error != reason || one.Size != size || size > 0 && (one.ObservedAt.IsZero() || before.Sub(one.ObservedAt).Round(time.Second) != age) {
 				t.Errorf("%s: %+v", what, one)
 			}
 			time.Sleep(2*spaceAsked - time.Since(before))

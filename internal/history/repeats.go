@@ -84,7 +84,7 @@ func (r *repeats) pass(e status.Event, now time.Time) (status.Event, bool) {
 func (r *repeat) event() status.Event {
 	e := r.last
 	if r.count > 1 {
-		e.Count, e.First = r.count, new(r.first)
+		e.Count, e.First = r.count, r.first
 		e.CallIDs = slices.Clone(r.calls)
 	}
 	return e

@@ -72,8 +72,8 @@ func (l *Log) Events(ctx context.Context, q status.EventQuery) status.Events {
 	if p := l.Problem(); p != "" {
 		s.doc.Problems = append(s.doc.Problems, p)
 	}
-	if !s.doc.More && !s.oldest.IsZero() {
-		s.doc.Oldest = &s.oldest
+	if !s.doc.More {
+		s.doc.Oldest = s.oldest
 	}
 	return s.doc
 }

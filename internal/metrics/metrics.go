@@ -174,8 +174,8 @@ func (m *Metrics) writeWaits(p *page, volumes []status.Volume) {
 			continue
 		}
 		since := v.Waiting.Since
-		if h := v.Waiting.Holder; h != nil && h.Since != nil && h.Since.Before(since) {
-			since = *h.Since
+		if h := v.Waiting.Holder; h != nil && !h.Since.IsZero() && h.Since.Before(since) {
+			since = h.Since
 		}
 		vg := labels([]string{"vg"}, m.group(v.VG))
 		longest[vg] = max(longest[vg], time.Since(since).Truncate(time.Second).Seconds())

@@ -257,16 +257,16 @@ func TestLongestWait(t *testing.T) {
 	c := config.Default()
 	c.VolumeGroups = []config.VolumeGroup{{Name: "vg0", Provider: "lvm"}, {Name: "svg", Provider: "lvm", Shared: true}}
 	m := New(config.NewLive(c), "1", nil, nil)
-	ago := func(d time.Duration) *time.Time { at := time.Now().Add(-d); return &at }
-	wait := func(since time.Duration, seen *time.Time) *status.Wait {
-		return &status.Wait{Since: *ago(since), Holder: &status.Holder{Since: seen}}
+	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
+	wait := func(since time.Duration, seen time.Time) *status.Wait {
+		return &status.Wait{Since: ago(since), Holder: &status.Holder{Since: seen}}
 	}
 	const name = "flexd_longest_wait_seconds"
 	if got := m.text(t, status.List{}); !strings.Contains(got, name+"{vg=\"svg\"} 0\n") || strings.Contains(got, name+"{vg=\"vg0\"}") {
 		t.Error(got)
 	}
 	got := samples(m.text(t, status.List{Volumes: []status.Volume{
-		{VG: "svg", LV: "a", Waiting: wait(5*time.Minute+time.Second/2, nil)},
+		{VG: "svg", LV: "a", Waiting: wait(5*time.Minute+time.Second/2, time.Time{})},
 		{VG: "svg", LV: "b", Waiting: wait(time.Minute, ago(7*time.Minute+time.Second/2))},
 		{VG: "svg", LV: "c", Waiting: wait(6*time.Minute+time.Second/2, ago(time.Minute))},
 	}}), name)

@@ -84,7 +84,7 @@ func (l *lane) addUsage(s *status.VolumeDetail) {
 	}
 	value := "unknown: " + f.Unknown
 	if f.Unknown == "" {
-		s.FilesystemSize, s.FilesystemUsed, s.FilesystemFree, s.Inodes, s.InodesUsed, s.FilesystemObservedAt = f.Size, f.Used, f.Free, f.Inodes, f.InodesUsed, &at
+		s.FilesystemSize, s.FilesystemUsed, s.FilesystemFree, s.Inodes, s.InodesUsed, s.FilesystemObservedAt = f.Size, f.Used, f.Free, f.Inodes, f.InodesUsed, at
 		value = fmt.Sprintf("%s of %s used, %s free", status.Size(f.Used), status.Size(f.Size), status.Size(f.Free))
 		if f.Inodes > 0 {
 			value += fmt.Sprintf(", and %d of %d inodes", f.InodesUsed, f.Inodes)
@@ -102,20 +102,20 @@ func (l *lane) addProgress(s *status.VolumeDetail, now time.Time) {
 		s.History = append(s.History, status.Operation{Step: op.step, Started: op.started, Seconds: op.took.Seconds(), Error: op.err, CallIDs: op.calls})
 	}
 	if l.working != "" {
-		s.Step, s.StepSince = l.working, new(l.since)
+		s.Step, s.StepSince = l.working, l.since
 	}
 	if w := l.waiting; w != nil && (l.working == "" || strings.HasPrefix(l.working, w.stepName())) { // its step may be running
 		s.Waiting = w.view()
-		s.Step, s.StepSince = s.Waiting.Step, &s.Waiting.Since
+		s.Step, s.StepSince = s.Waiting.Step, s.Waiting.Since
 	}
 	if l.parked != nil {
-		s.Step, s.StepSince = l.parked.step, new(l.parked.since)
+		s.Step, s.StepSince = l.parked.step, l.parked.since
 		s.Stuck = &status.Child{Step: l.parked.step, Pid: l.parked.pid, Wchan: cmp.Or(l.parked.wchan, procfs.Wchan(l.parked.pid)), Since: l.parked.since, Hint: l.parked.text()}
 	}
 	if f := l.lastErr; f != nil && (now.Sub(f.at) < errorAge || l.retry.next.After(now)) {
 		s.Error = &status.Error{Step: f.step, Code: string(f.code), Message: f.text, At: f.at, CallID: f.call}
 		if next := l.retry.next; next.After(now) {
-			s.Error.Next = &next
+			s.Error.Next = next
 		}
 	}
 }
@@ -209,7 +209,7 @@ func (l *lane) state(s *status.VolumeDetail, h volume.Have, now time.Time) statu
 		return status.Waiting
 	case s.Step != "":
 		return status.Working
-	case s.Error != nil && !mounted && (s.Error.Next != nil || now.Sub(s.Error.At) < failedAge):
+	case s.Error != nil && !mounted && (!s.Error.Next.IsZero() || now.Sub(s.Error.At) < failedAge):
 		return status.Failed
 	case h.LV.Presence == volume.PresenceUnknown && h.LV.Now == (volume.Name{}) || h.Device.Activity == volume.ActivityUnknown:
 		return status.Uncertain

@@ -63,7 +63,7 @@ func TestFullFilesystem(t *testing.T) {
 			}
 			return v
 		}
-		if v := want("well", status.Mounted, 1); v.FilesystemSize != 1<<30 || v.FilesystemUsed != 1<<29 || v.FilesystemFree != 1<<29 || v.FilesystemObservedAt == nil {
+		if v := want("well", status.Mounted, 1); v.FilesystemSize != 1<<30 || v.FilesystemUsed != 1<<29 || v.FilesystemFree != 1<<29 || v.FilesystemObservedAt.IsZero() {
 			t.Errorf("got %+v", v)
 		}
 		g.filling.Free = 1000
@@ -91,7 +91,7 @@ func TestFullFilesystem(t *testing.T) {
 			t.Errorf("%+v: waited again, %v", v, time.Since(began))
 		}
 		time.Sleep(time.Minute)
-		if v := want("unknown", status.Mounted, 5); v.FilesystemSize != 0 || v.FilesystemObservedAt != nil {
+		if v := want("unknown", status.Mounted, 5); v.FilesystemSize != 0 || !v.FilesystemObservedAt.IsZero() {
 			t.Errorf("got %+v", v)
 		}
 		time.Sleep(time.Minute) // it ends

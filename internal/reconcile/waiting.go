@@ -40,7 +40,7 @@ func (w *waiting) stepName() string {
 func (w *waiting) view() *status.Wait {
 	v := &status.Wait{Step: w.stepName(), Since: w.since, Reason: w.err.Error()}
 	if h := w.err.Holder; h != nil {
-		v.Holder = &status.Holder{HostID: h.HostID, Host: h.Host, Since: status.When(h.Since), Lease: h.State, Renewed: status.When(h.Renewed), FreeAt: status.When(h.FreeAt)}
+		v.Holder = &status.Holder{HostID: h.HostID, Host: h.Host, Since: h.Since, Lease: h.State, Renewed: h.Renewed, FreeAt: h.FreeAt}
 	}
 	return v
 }

@@ -48,7 +48,7 @@ func (s VolumeDetail) writeHead(p *page, now time.Time) {
 			text += fmt.Sprintf(" (call %s)", plain(e.CallID))
 		}
 		p.line(text)
-		if e.Next != nil {
+		if !e.Next.IsZero() {
 			p.line("flexd tries again by itself in " + age(e.Next.Sub(now)))
 		}
 	}

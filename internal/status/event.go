@@ -46,8 +46,8 @@ type Event struct {
 	Duration float64   `json:"duration,omitempty"` // seconds
 
 	// An event may represent several that differ only in time, duration and call.
-	Count int        `json:"count,omitempty"` // how many, if several
-	First *time.Time `json:"first,omitempty"` // when the first of them was
+	Count int       `json:"count,omitempty"` // how many, if several
+	First time.Time `json:"first,omitzero"`  // when the first of them was
 }
 
 // An EventPod is the pod of an event.
@@ -67,13 +67,13 @@ func (p *EventPod) String() string {
 
 // Events is the answer of GET /v1/events.
 type Events struct {
-	Node     string     `json:"node"`
-	Events   []Event    `json:"events"`           // the oldest first
-	Waiting  []Event    `json:"waiting"`          // the calls without an answer, likewise
-	More     bool       `json:"more"`             // older ones are selected, too
-	Oldest   *time.Time `json:"oldest,omitempty"` // where the history begins, unless More
-	Last     uint64     `json:"last"`             // the newest id that was searched
-	Problems []string   `json:"problems"`         // why events may be missing
+	Node     string    `json:"node"`
+	Events   []Event   `json:"events"`          // the oldest first
+	Waiting  []Event   `json:"waiting"`         // the calls without an answer, likewise
+	More     bool      `json:"more"`            // older ones are selected, too
+	Oldest   time.Time `json:"oldest,omitzero"` // where the history begins, unless More
+	Last     uint64    `json:"last"`            // the newest id that was searched
+	Problems []string  `json:"problems"`        // why events may be missing
 }
 
 // An EventQuery selects events. A zero field restricts nothing.
@@ -131,8 +131,8 @@ func (d *Events) AddSteps(l List, now time.Time) {
 			}
 			if v.Waiting != nil {
 				e.Message = v.Waiting.text(now)
-			} else if v.Step != "" && v.StepSince != nil {
-				e.Message = fmt.Sprintf("%s runs for %s", v.Step, age(now.Sub(*v.StepSince)))
+			} else if v.Step != "" && !v.StepSince.IsZero() {
+				e.Message = fmt.Sprintf("%s runs for %s", v.Step, age(now.Sub(v.StepSince)))
 			}
 		}
 	}

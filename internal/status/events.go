@@ -99,8 +99,8 @@ func (e *Event) result(now time.Time, dated bool) string {
 	if e.Duration >= 0.0005 {
 		words = append(words, took(e.Duration))
 	}
-	if e.Count > 1 && e.First != nil {
-		words = append(words, fmt.Sprintf("%d times since %s", e.Count, stamp(*e.First, now, dated)))
+	if e.Count > 1 && !e.First.IsZero() {
+		words = append(words, fmt.Sprintf("%d times since %s", e.Count, stamp(e.First, now, dated)))
 	}
 	if e.CallID != "" {
 		call := "call " + plain(e.CallID)
@@ -158,8 +158,8 @@ func WriteEvents(w io.Writer, d Events, now time.Time) error {
 	text := ""
 	if len(all) == 0 {
 		text = "No such event.\n"
-		if d.Oldest != nil {
-			text = "No such event since " + clock(*d.Oldest, now) + ", when the history begins.\n"
+		if !d.Oldest.IsZero() {
+			text = "No such event since " + clock(d.Oldest, now) + ", when the history begins.\n"
 		}
 	}
 	_, err := io.WriteString(w, text+d.problems())
@@ -194,8 +194,8 @@ func WriteCall(w io.Writer, id string, d Events, now time.Time) error {
 		if c.Dir != "" {
 			fmt.Fprintf(&b, "at %s\n", plain(c.Dir))
 		}
-		if c.Count > 1 && c.First != nil {
-			fmt.Fprintf(&b, "%d calls failed alike from %s to %s; the last one:\n", c.Count, stamp(*c.First, now, dated), stamp(c.Time, now, dated))
+		if c.Count > 1 && !c.First.IsZero() {
+			fmt.Fprintf(&b, "%d calls failed alike from %s to %s; the last one:\n", c.Count, stamp(c.First, now, dated), stamp(c.Time, now, dated))
 		}
 	}
 	own := id

@@ -34,8 +34,8 @@ func WriteGroups(w io.Writer, l GroupList, now time.Time, how Layout) error {
 	}
 	for _, g := range l.Groups {
 		seen, size, free, largest, used := "never", "-", "-", "-", "-"
-		if g.ObservedAt != nil {
-			seen, size, free, used = ago(now.Sub(*g.ObservedAt)), Size(g.Size), Size(g.Free), percent(g.Size-g.Free, g.Size)
+		if !g.ObservedAt.IsZero() {
+			seen, size, free, used = ago(now.Sub(g.ObservedAt)), Size(g.Size), Size(g.Free), percent(g.Size-g.Free, g.Size)
 			if g.LargestVolume != nil {
 				largest = Size(*g.LargestVolume)
 			}
@@ -58,8 +58,8 @@ func WriteGroups(w io.Writer, l GroupList, now time.Time, how Layout) error {
 			if k.HostID != 0 {
 				kind += fmt.Sprintf(", host id %d", k.HostID)
 			}
-			if k.ObservedAt != nil {
-				seen = ago(now.Sub(*k.ObservedAt))
+			if !k.ObservedAt.IsZero() {
+				seen = ago(now.Sub(k.ObservedAt))
 			}
 			c.row("  locks", plain(k.State), "-", "-", "-", "-", plain(kind), seen)
 			color(code)

@@ -27,23 +27,23 @@ const (
 
 // A Volume is one line of the table.
 type Volume struct {
-	VG         string     `json:"vg"`
-	LV         string     `json:"lv"`
-	UUID       string     `json:"uuid"`
-	Size       int64      `json:"size"` // bytes, 0 = unknown
-	State      State      `json:"state"`
-	Step       string     `json:"step,omitempty"`      // the running step, or the one that must wait
-	StepSince  *time.Time `json:"stepSince,omitempty"` // since when
-	Waiting    *Wait      `json:"waiting,omitempty"`   // why the step must wait
-	Device     string     `json:"device,omitempty"`
-	Filesystem string     `json:"filesystem,omitempty"` // ext4, xfs, btrfs
+	VG         string    `json:"vg"`
+	LV         string    `json:"lv"`
+	UUID       string    `json:"uuid"`
+	Size       int64     `json:"size"` // bytes, 0 = unknown
+	State      State     `json:"state"`
+	Step       string    `json:"step,omitempty"`     // the running step, or the one that must wait
+	StepSince  time.Time `json:"stepSince,omitzero"` // since when
+	Waiting    *Wait     `json:"waiting,omitempty"`  // why the step must wait
+	Device     string    `json:"device,omitempty"`
+	Filesystem string    `json:"filesystem,omitempty"` // ext4, xfs, btrfs
 
-	FilesystemSize       int64      `json:"filesystemSize,omitempty"` // bytes, as are the next two; 0 = not mounted, or not known
-	FilesystemUsed       int64      `json:"filesystemUsed,omitempty"`
-	FilesystemFree       int64      `json:"filesystemFree,omitempty"` // without the space reserved for root
-	Inodes               uint64     `json:"inodes,omitempty"`         // 0 = the filesystem makes them as needed
-	InodesUsed           uint64     `json:"inodesUsed,omitempty"`
-	FilesystemObservedAt *time.Time `json:"filesystemObservedAt,omitempty"` // when these were read
+	FilesystemSize       int64     `json:"filesystemSize,omitempty"` // bytes, as are the next two; 0 = not mounted, or not known
+	FilesystemUsed       int64     `json:"filesystemUsed,omitempty"`
+	FilesystemFree       int64     `json:"filesystemFree,omitempty"` // without the space reserved for root
+	Inodes               uint64    `json:"inodes,omitempty"`         // 0 = the filesystem makes them as needed
+	InodesUsed           uint64    `json:"inodesUsed,omitempty"`
+	FilesystemObservedAt time.Time `json:"filesystemObservedAt,omitzero"` // when these were read
 
 	Pods  []Pod  `json:"pods"`
 	Error *Error `json:"error,omitempty"` // the last error, until something succeeds
@@ -68,22 +68,22 @@ type Wait struct {
 
 // A Holder is another host that has the volume active.
 type Holder struct {
-	HostID  int        `json:"hostID,omitempty"`
-	Host    string     `json:"host,omitempty"`
-	Since   *time.Time `json:"since,omitempty"`   // when this node saw it first
-	Lease   string     `json:"lease"`             // live, failing, dead, unknown
-	Renewed *time.Time `json:"renewed,omitempty"` // when its lease was renewed last
-	FreeAt  *time.Time `json:"freeAt,omitempty"`  // when the volume can be taken over if the host is dead
+	HostID  int       `json:"hostID,omitempty"`
+	Host    string    `json:"host,omitempty"`
+	Since   time.Time `json:"since,omitzero"`   // when this node saw it first
+	Lease   string    `json:"lease"`            // live, failing, dead, unknown
+	Renewed time.Time `json:"renewed,omitzero"` // when its lease was renewed last
+	FreeAt  time.Time `json:"freeAt,omitzero"`  // when the volume can be taken over if the host is dead
 }
 
 // An Error is the last error.
 type Error struct {
-	Step    string     `json:"step"`
-	Code    string     `json:"code,omitempty"`
-	Message string     `json:"message"`
-	At      time.Time  `json:"at"`
-	CallID  string     `json:"callID,omitempty"`
-	Next    *time.Time `json:"next,omitempty"` // when flexd itself retries
+	Step    string    `json:"step"`
+	Code    string    `json:"code,omitempty"`
+	Message string    `json:"message"`
+	At      time.Time `json:"at"`
+	CallID  string    `json:"callID,omitempty"`
+	Next    time.Time `json:"next,omitzero"` // when flexd itself retries
 }
 
 // A VolumeDetail is everything about one volume.
@@ -268,25 +268,25 @@ type Group struct {
 	Free          int64      `json:"free"`
 	LargestVolume *int64     `json:"largestVolume,omitempty"` // that flexd would create now; nil = it creates none there
 	State         string     `json:"state"`
-	Error         string     `json:"error,omitempty"`      // why it has that state
-	ObservedAt    *time.Time `json:"observedAt,omitempty"` // nil = never
-	Disks         []Disk     `json:"disks"`                // sorted by device
-	ThinPools     []ThinPool `json:"thinPools"`            // sorted by name
-	Locks         *Locks     `json:"locks,omitempty"`      // nil = it is not shared with other nodes
+	Error         string     `json:"error,omitempty"`     // why it has that state
+	ObservedAt    time.Time  `json:"observedAt,omitzero"` // zero = never
+	Disks         []Disk     `json:"disks"`               // sorted by device
+	ThinPools     []ThinPool `json:"thinPools"`           // sorted by name
+	Locks         *Locks     `json:"locks,omitempty"`     // nil = it is not shared with other nodes
 }
 
 // Locks are the locks of a Group that nodes share, on this node.
 type Locks struct {
-	Type       string     `json:"type,omitempty"` // "sanlock" or "dlm"
-	State      string     `json:"state"`
-	Since      *time.Time `json:"since,omitempty"`  // of the state
-	Reason     string     `json:"reason,omitempty"` // why they are not started, or the problem of started ones
-	HostID     int        `json:"hostID,omitempty"`
-	HostName   string     `json:"hostName,omitempty"`
-	IOTimeout  float64    `json:"ioTimeout,omitempty"` // seconds
-	Renewed    *time.Time `json:"renewed,omitempty"`
-	Watchdog   string     `json:"watchdog,omitempty"`
-	ObservedAt *time.Time `json:"observedAt,omitempty"`
+	Type       string    `json:"type,omitempty"` // "sanlock" or "dlm"
+	State      string    `json:"state"`
+	Since      time.Time `json:"since,omitzero"`   // of the state
+	Reason     string    `json:"reason,omitempty"` // why they are not started, or the problem of started ones
+	HostID     int       `json:"hostID,omitempty"`
+	HostName   string    `json:"hostName,omitempty"`
+	IOTimeout  float64   `json:"ioTimeout,omitempty"` // seconds
+	Renewed    time.Time `json:"renewed,omitzero"`
+	Watchdog   string    `json:"watchdog,omitempty"`
+	ObservedAt time.Time `json:"observedAt,omitzero"`
 }
 
 // A Disk is a physical volume of LVM, or the filesystem with the directory of a group.

@@ -26,16 +26,16 @@ func volumes() List {
 	return List{
 		Node: "node-1", Version: "1.2.3",
 		Volumes: []Volume{
-			{VG: "vg0", LV: "backup", UUID: "u1", Size: 1 << 40, State: Stuck, Step: "umount", StepSince: new(before(252 * time.Second)), Device: "/dev/loop7", Filesystem: "xfs"},
+			{VG: "vg0", LV: "backup", UUID: "u1", Size: 1 << 40, State: Stuck, Step: "umount", StepSince: before(252 * time.Second), Device: "/dev/loop7", Filesystem: "xfs"},
 			{VG: "vg0", LV: "data", UUID: "u2", Size: 64 << 20, State: Mounted, Device: "/dev/loop3", Filesystem: "ext4", Pods: []Pod{web, reader, {UID: "77"}, {UID: "78"}},
-				FilesystemSize: 60 << 20, FilesystemUsed: 20 << 20, FilesystemFree: 36 << 20, Inodes: 100, InodesUsed: 11, FilesystemObservedAt: new(before(3 * time.Second))},
-			{VG: "vg0", LV: "fresh", UUID: "u3", Size: 10 << 30, State: Working, Step: "mkfs", StepSince: new(before(12 * time.Second)), Device: "/dev/loop4"},
+				FilesystemSize: 60 << 20, FilesystemUsed: 20 << 20, FilesystemFree: 36 << 20, Inodes: 100, InodesUsed: 11, FilesystemObservedAt: before(3 * time.Second)},
+			{VG: "vg0", LV: "fresh", UUID: "u3", Size: 10 << 30, State: Working, Step: "mkfs", StepSince: before(12 * time.Second), Device: "/dev/loop4"},
 			{VG: "vg0", LV: "full", UUID: "u6", Size: 1 << 30, State: Full, Device: "/dev/loop6", Filesystem: "xfs", FilesystemSize: 1 << 30, FilesystemUsed: 400 << 20, FilesystemFree: 600 << 20, Inodes: 100, InodesUsed: 100},
 			{VG: "vg0", LV: "old", UUID: "u4", Size: 1536 << 20, State: Failed, Device: "/dev/loop5",
-				Error: &Error{Step: "format", Message: "refused: crypto_LUKS found at offset 0;\nto give the data up: wipefs -a /dev/loop5\x1b[31m", At: before(130 * time.Second), CallID: "c42", Next: new(now.Add(8 * time.Second))}},
+				Error: &Error{Step: "format", Message: "refused: crypto_LUKS found at offset 0;\nto give the data up: wipefs -a /dev/loop5\x1b[31m", At: before(130 * time.Second), CallID: "c42", Next: now.Add(8 * time.Second)}},
 			{VG: "vg0", LV: "spare", UUID: "u5", Size: 3000, State: Idle, Pods: []Pod{}},
-			{VG: "svg", LV: "moves", UUID: "u7", Size: 2 << 30, State: Waiting, Step: "activate", StepSince: new(before(75 * time.Second)), Waiting: &Wait{Step: "activate", Since: before(75 * time.Second),
-				Reason: "another host has it active: host node-7 (host id 7), seen since 14:00:03, its lease is live: delete the pod\x1b[31m", Holder: &Holder{HostID: 7, Host: "node-7", Since: new(before(75 * time.Second)), Lease: "live", Renewed: new(before(3 * time.Second))}}},
+			{VG: "svg", LV: "moves", UUID: "u7", Size: 2 << 30, State: Waiting, Step: "activate", StepSince: before(75 * time.Second), Waiting: &Wait{Step: "activate", Since: before(75 * time.Second),
+				Reason: "another host has it active: host node-7 (host id 7), seen since 14:00:03, its lease is live: delete the pod\x1b[31m", Holder: &Holder{HostID: 7, Host: "node-7", Since: before(75 * time.Second), Lease: "live", Renewed: before(3 * time.Second)}}},
 			{VG: "vg1", LV: "gone", State: Uncertain, Pods: []Pod{web}},
 		},
 		Problems: []string{"note /run/flexd/claims/x.json is torn; ignored"},
@@ -92,34 +92,33 @@ func checks() Check {
 }
 
 func groups() GroupList {
-	seen := func(d time.Duration) *time.Time { return new(before(d)) }
 	return GroupList{Node: "node-1", Version: "1.2.3", Groups: []Group{
-		{Name: "files", Provider: "loopdev", Directory: "/srv/files", Size: 100 << 30, Free: 91 << 30, LargestVolume: new(int64(10 << 30)), State: GroupOK, ObservedAt: seen(0),
+		{Name: "files", Provider: "loopdev", Directory: "/srv/files", Size: 100 << 30, Free: 91 << 30, LargestVolume: new(int64(10 << 30)), State: GroupOK, ObservedAt: before(0),
 			Disks: []Disk{{Device: "/srv/files", Size: 100 << 30, Free: 91 << 30}}},
 		{Name: "gone", Provider: "lvm", State: GroupMissing, Error: "volume group gone does not exist\nor is\x1b[31m filtered"},
-		{Name: "hangs", Provider: "lvm", Size: 10 << 30, Free: 1 << 30, State: GroupUnknown, Error: "the report does not end", ObservedAt: seen(3 * time.Hour)},
-		{Name: "thick", Provider: "lvm", Size: 20 << 30, State: GroupFull, LargestVolume: new(int64(0)), Error: "no space in volume group thick", ObservedAt: seen(time.Second),
+		{Name: "hangs", Provider: "lvm", Size: 10 << 30, Free: 1 << 30, State: GroupUnknown, Error: "the report does not end", ObservedAt: before(3 * time.Hour)},
+		{Name: "thick", Provider: "lvm", Size: 20 << 30, State: GroupFull, LargestVolume: new(int64(0)), Error: "no space in volume group thick", ObservedAt: before(time.Second),
 			Disks: []Disk{{Device: "", Size: 10 << 30, Problem: "it is missing"}, {Device: "/dev/sdb", Size: 10 << 30, Free: 4 << 30, Problem: "it is not allocatable: pvchange -xy /dev/sdb"}}},
-		{Name: "thin", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, LargestVolume: new(int64(3 << 30)), State: GroupOK, ObservedAt: seen(time.Second),
+		{Name: "thin", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, LargestVolume: new(int64(3 << 30)), State: GroupOK, ObservedAt: before(time.Second),
 			ThinPools: []ThinPool{
 				{Name: "fast", State: PoolOK, Size: 20 << 30, Used: 12 << 30, MetadataSize: 8 << 20, MetadataUsed: 1 << 20},
 				{Name: "full", State: PoolFull, Size: 20 << 30, Used: 20 << 30, MetadataSize: 8 << 20, MetadataUsed: 1 << 20, Problem: "the pool is full: writes fail; lvextend -L +SIZE thin/full"},
 				{Name: "off", State: PoolInactive, Size: 20 << 30},
 				{Name: "slow", State: PoolOK, Size: 20 << 30, Used: 17 << 30, MetadataSize: 8 << 20, MetadataUsed: 1 << 20, Warning: "85.0 % of the pool's data are used"},
 			}, Disks: []Disk{{Device: "/dev/sda", Size: 40 << 30, Free: 2 << 30}}},
-		{Name: "san", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, State: GroupOK, ObservedAt: seen(time.Second),
-			Locks: &Locks{Type: "sanlock", State: "started", Since: seen(time.Hour), HostID: 3, HostName: "node-1", IOTimeout: 10, Renewed: seen(4 * time.Second), Watchdog: "live", ObservedAt: seen(time.Second)}},
-		{Name: "joins", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, State: GroupOK, ObservedAt: seen(time.Second),
-			Locks: &Locks{State: "starting", Since: seen(7 * time.Second), Reason: "the lockspace of volume group joins has been starting since 12:00:01: sanlock takes about 25 s to join it", ObservedAt: seen(0)}},
-		{Name: "lost", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, State: GroupUnusable, Error: "volume group lost has lost its locks", ObservedAt: seen(time.Second),
-			Locks: &Locks{Type: "sanlock", State: "lost", Since: seen(30 * time.Second), Reason: "volume group lost has lost its locks", Watchdog: "live"}},
+		{Name: "san", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, State: GroupOK, ObservedAt: before(time.Second),
+			Locks: &Locks{Type: "sanlock", State: "started", Since: before(time.Hour), HostID: 3, HostName: "node-1", IOTimeout: 10, Renewed: before(4 * time.Second), Watchdog: "live", ObservedAt: before(time.Second)}},
+		{Name: "joins", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, State: GroupOK, ObservedAt: before(time.Second),
+			Locks: &Locks{State: "starting", Since: before(7 * time.Second), Reason: "the lockspace of volume group joins has been starting since 12:00:01: sanlock takes about 25 s to join it", ObservedAt: before(0)}},
+		{Name: "lost", Provider: "lvm", Size: 40 << 30, Free: 2 << 30, State: GroupUnusable, Error: "volume group lost has lost its locks", ObservedAt: before(time.Second),
+			Locks: &Locks{Type: "sanlock", State: "lost", Since: before(30 * time.Second), Reason: "volume group lost has lost its locks", Watchdog: "live"}},
 	}}
 }
 
 func story() VolumeDetail {
 	v := volumes().Volumes[1]
 	v.UUID = "5f0c1f4e-7a39-4c7f-9a0e-0d9a8a2f1f10"
-	v.Error = &Error{Step: "mount", Message: "mount: exit status 32", At: before(3 * time.Hour), CallID: "c7", Next: new(now.Add(2 * time.Minute))}
+	v.Error = &Error{Step: "mount", Message: "mount: exit status 32", At: before(3 * time.Hour), CallID: "c7", Next: now.Add(2 * time.Minute)}
 	return VolumeDetail{
 		Volume: v,
 		Claims: []Claim{
@@ -161,7 +160,6 @@ func diagnosis() Diagnosis {
 func events() Events {
 	at := func(d time.Duration) time.Time { return now.Add(-d).UTC() }
 	web := &EventPod{Namespace: "default", Name: "web-0", UID: "90aa"}
-	first := at(30 * time.Minute)
 	return Events{
 		Node: "node-1",
 		Events: []Event{
@@ -171,7 +169,7 @@ func events() Events {
 			{ID: 4, Time: at(time.Hour - time.Second), Type: StepEvent, VG: "vg0", LV: "data", Step: "fsck", CallID: "c2", Code: "failed", Message: "fsck: \x1b[31mit fails\n", Duration: 0.5},
 			{ID: 5, Time: at(time.Hour - 2*time.Second), Type: StepEvent, VG: "vg0", LV: "data", Step: "mount", CallID: "c1", Pod: web, Dir: pods + "90aa/volumes/flexd~lvm/data", Duration: 75},
 			{ID: 6, Time: at(time.Hour - 3*time.Second), Type: CallEvent, VG: "vg0", LV: "data", Verb: "mount", CallID: "c1", Pod: web, Dir: pods + "90aa/volumes/flexd~lvm/data", Duration: 4},
-			{ID: 7, Time: at(time.Minute), Type: CallEvent, VG: "vg0", LV: "big", Verb: "mount", CallID: "c9", CallIDs: []string{"c7", "c8", "c9"}, Count: 9, First: &first,
+			{ID: 7, Time: at(time.Minute), Type: CallEvent, VG: "vg0", LV: "big", Verb: "mount", CallID: "c9", CallIDs: []string{"c7", "c8", "c9"}, Count: 9, First: at(30 * time.Minute),
 				Code: "no-space", Message: "create: too large", Answer: "0123", Pod: &EventPod{UID: "91bb"}, Dir: pods + "91bb/volumes/flexd~lvm/big"},
 		},
 		Waiting: []Event{{Time: at(90 * time.Second), Type: CallEvent, VG: "vg0", LV: "data", Verb: "unmount", CallID: "c4", Dir: pods + "90aa/volumes/flexd~lvm/data", Pod: web, Duration: 90, Message: "umount runs for 1m28s"}},
@@ -227,7 +225,7 @@ func TestGolden(t *testing.T) {
 		{"events-today", func(b *strings.Builder) error {
 			return WriteEvents(b, Events{Events: events().Events[2:5], More: true, Problems: []string{"the history cannot be written"}}, now)
 		}},
-		{"events-none", func(b *strings.Builder) error { return WriteEvents(b, Events{Oldest: &events().Events[0].Time}, now) }},
+		{"events-none", func(b *strings.Builder) error { return WriteEvents(b, Events{Oldest: events().Events[0].Time}, now) }},
 		{"logs", func(b *strings.Builder) error { return WriteCall(b, "c1", Events{Events: events().Events[2:6]}, now) }},
 		{"logs-answer", func(b *strings.Builder) error { return WriteCall(b, "0123", Events{Events: events().Events[6:]}, now) }},
 		{"logs-waits", func(b *strings.Builder) error {

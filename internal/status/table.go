@@ -184,8 +184,8 @@ func (v Volume) stateCell(now time.Time) string {
 		return s
 	}
 	s += ": " + plain(v.Step)
-	if v.StepSince != nil {
-		s += " " + age(now.Sub(*v.StepSince))
+	if !v.StepSince.IsZero() {
+		s += " " + age(now.Sub(v.StepSince))
 	}
 	return s
 }
@@ -231,7 +231,7 @@ func (e *Error) cell(now time.Time) string {
 		return "-"
 	}
 	when := ago(now.Sub(e.At))
-	if e.Next != nil {
+	if !e.Next.IsZero() {
 		when += ", again in " + age(e.Next.Sub(now))
 	}
 	return when + ": " + e.text()

@@ -7,14 +7,6 @@ import (
 	"unicode"
 )
 
-// When returns a time for a field that is omitted if it is zero.
-func When(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
-}
-
 // Size returns a number of bytes in binary units, with three significant digits.
 func Size(bytes int64) string {
 	if bytes < 1024 {

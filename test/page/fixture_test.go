@@ -15,8 +15,6 @@ func pod(namespace, name, uid, lv string) status.Pod {
 	return status.Pod{Namespace: namespace, Name: name, UID: uid, Dir: pods + uid + "/volumes/flexd~lvm/" + lv}
 }
 
-func ago(d time.Duration) *time.Time { t := before(d); return &t }
-
 // problems is a node with a volume in every state, and one that has not been invented yet.
 func problems() *node {
 	web, report := pod("default", "web-0", "6b2f7c1e-93d0-4a53-8f21-0d9a8a2f1f10", "data"), pod("default", "report-x7k2p", "90aa4d8e-1be2-47ce-8d7a-52f0c31e7b66", "data")
@@ -26,15 +24,15 @@ func problems() *node {
 	n := &node{list: status.List{
 		Node: "node-1", Version: "1.2.3",
 		Volumes: []status.Volume{
-			{VG: "vg0", LV: "backup", UUID: "u1", Size: 1 << 40, State: status.Stuck, Step: "umount", StepSince: ago(252 * time.Second), Device: "/dev/dm-7", Filesystem: "xfs",
+			{VG: "vg0", LV: "backup", UUID: "u1", Size: 1 << 40, State: status.Stuck, Step: "umount", StepSince: before(252 * time.Second), Device: "/dev/dm-7", Filesystem: "xfs",
 				Error: &status.Error{Step: "umount", Code: "in-progress", Message: "umount has been running since 14:02:11 (pid 4711 waits in io_schedule)", At: before(time.Minute)}},
 			{VG: "vg0", LV: "cache", UUID: "u9", Size: 5 << 30, State: status.Active, Device: "/dev/dm-9"},
 			{VG: "vg0", LV: "data", UUID: "5f0c1f4e-7a39-4c7f-9a0e-0d9a8a2f1f10", Size: 64 << 20, State: status.Mounted, Device: "/dev/dm-3", Filesystem: "ext4", Pods: []status.Pod{web, report}},
-			{VG: "vg0", LV: "fresh", UUID: "u3", Size: 10 << 30, State: status.Working, Step: "mkfs", StepSince: ago(12 * time.Second), Device: "/dev/dm-4"},
-			{VG: "vg0", LV: "moves", UUID: "u13", Size: 2 << 30, State: status.Waiting, Step: "activate", StepSince: ago(75 * time.Second), Waiting: &status.Wait{Step: "activate", Since: before(75 * time.Second),
+			{VG: "vg0", LV: "fresh", UUID: "u3", Size: 10 << 30, State: status.Working, Step: "mkfs", StepSince: before(12 * time.Second), Device: "/dev/dm-4"},
+			{VG: "vg0", LV: "moves", UUID: "u13", Size: 2 << 30, State: status.Waiting, Step: "activate", StepSince: before(75 * time.Second), Waiting: &status.Wait{Step: "activate", Since: before(75 * time.Second),
 				Reason: "another host has it active: host node-7 (host id 7), seen since 14:00:03, its lease is live (renewed at 14:01:12): delete the pod that uses the volume there; if there is none, check that kubelet runs there, or power that host off"}},
 			{VG: "vg0", LV: "old", UUID: "u4", Size: 1536 << 20, State: status.Failed, Device: "/dev/dm-5",
-				Error: &status.Error{Step: "format", Code: "not-blank", Message: "refused: crypto_LUKS found at offset 0, and flexd never formats over data;\nto give the data up: wipefs -a /dev/vg0/old", At: before(130 * time.Second), CallID: "c42", Next: &soon}},
+				Error: &status.Error{Step: "format", Code: "not-blank", Message: "refused: crypto_LUKS found at offset 0, and flexd never formats over data;\nto give the data up: wipefs -a /dev/vg0/old", At: before(130 * time.Second), CallID: "c42", Next: soon}},
 			{VG: "vg0", LV: "orders", UUID: "u6", Size: 200 << 30, State: status.Faulty, Device: "/dev/dm-6", Filesystem: "xfs", Pods: []status.Pod{shop}},
 			{VG: "vg0", LV: "spare", UUID: "u5", Size: 3 << 30, State: status.Idle},
 			{VG: "vg1", LV: "gone", UUID: "u7", Size: 20 << 30, State: status.Missing, Pods: []status.Pod{pod("default", "web-1", "6b30", "gone")}},

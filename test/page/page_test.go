@@ -285,12 +285,11 @@ func groups(t *testing.T, b *browser) {
 	at := func(hour, minute, second int) time.Time {
 		return time.Date(2026, 7, 29, hour, minute, second, 0, time.UTC)
 	}
-	first := at(14, 0, 0)
 	(&node{events: status.Events{
 		Events: []status.Event{
 			{ID: 7, Time: at(0, 0, -2), Type: status.StepEvent, VG: "vg0", LV: "data", Step: "activate", CallID: "c1", Duration: 0.4},
 			{ID: 8, Time: at(14, 20, 0), Type: status.CallEvent, VG: "vg0", LV: "data", Pod: &status.EventPod{Namespace: "default", Name: "web-0", UID: "6b2f"}, Verb: "mount", Code: "not-blank",
-				Message: "crypto_LUKS found", CallID: "c2", Duration: 1.5, Count: 4, First: &first},
+				Message: "crypto_LUKS found", CallID: "c2", Duration: 1.5, Count: 4, First: at(14, 0, 0)},
 			{ID: 9, Time: at(14, 30, 0), Type: status.FoundEvent, VG: "vg0", LV: "data", Code: "stale-mapping", Message: "the sizes differ"},
 			{ID: 10, Time: at(14, 31, 0), Type: status.FoundEvent, VG: "vg0", LV: "other", Code: "faulty"},
 		},
@@ -301,13 +300,13 @@ func groups(t *testing.T, b *browser) {
 	const gib, mib = 1 << 30, 1 << 20
 	largest, none := int64(200*gib), int64(0)
 	spaces := []status.Group{
-		{Name: "files", Provider: "loopdev", Directory: "/srv/files", Size: 500 * gib, Free: 300 * gib, LargestVolume: &largest, State: status.GroupOK, ObservedAt: &began, Disks: []status.Disk{{Device: "/dev/sda2", Size: 500 * gib, Free: 300 * gib}}},
-		{Name: "vg0", Provider: "lvm", Size: 4096 * gib, Free: 307 * gib, State: status.GroupOK, ObservedAt: &began,
+		{Name: "files", Provider: "loopdev", Directory: "/srv/files", Size: 500 * gib, Free: 300 * gib, LargestVolume: &largest, State: status.GroupOK, ObservedAt: began, Disks: []status.Disk{{Device: "/dev/sda2", Size: 500 * gib, Free: 300 * gib}}},
+		{Name: "vg0", Provider: "lvm", Size: 4096 * gib, Free: 307 * gib, State: status.GroupOK, ObservedAt: began,
 			Disks: []status.Disk{{Device: "/dev/nvme0n1", Size: 2048 * gib}, {Device: "/dev/sda", Size: 2048 * gib, Free: 307 * gib}},
 			ThinPools: []status.ThinPool{{Name: "fast", State: status.PoolOK, Size: 20 * gib, Used: 12 * gib, MetadataSize: 8 * mib, MetadataUsed: mib},
 				{Name: "slow", State: status.PoolOK, Size: 20 * gib, Used: 18 * gib, MetadataSize: 8 * mib, MetadataUsed: 6 * mib, Warning: "90.0 % of the data are used: lvextend -L +SIZE vg0/slow, or remove what is not needed"}}},
 		{Name: "vg1", Provider: "lvm", State: status.GroupUnknown, Error: "volume group vg1 cannot be read: vgs (pid 812) hangs"},
-		{Name: "vg2", Provider: "lvm", Size: 400 * gib, LargestVolume: &none, State: status.GroupFull, Error: "no space is left: vgextend vg2 DISK", ObservedAt: &began,
+		{Name: "vg2", Provider: "lvm", Size: 400 * gib, LargestVolume: &none, State: status.GroupFull, Error: "no space is left: vgextend vg2 DISK", ObservedAt: began,
 			Disks: []status.Disk{{Device: "/dev/sdc", Size: 200 * gib}, {Size: 200 * gib, Problem: "LVM does not find it"}}},
 	}
 	text, err := json.Marshal(spaces)
