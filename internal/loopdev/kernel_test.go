@@ -17,7 +17,7 @@ func TestHangingFiles(t *testing.T) {
 			}
 		}
 	}
-	p := New(map[string]string{"hangs": "/srv/hangs", "other": "/srv/other"}, "/no/links", &fakeRunner{}, k)
+	p := New(map[string]string{"hangs": "/srv/hangs", "other": "/srv/other"}, t.TempDir(), &fakeRunner{}, k)
 	for dir, want := range map[string]struct{ asked, visited, unread int }{"hangs": {maxHung, 0, 100}, "other": {100, 100, 0}} {
 		before, visited := k.asked.Load(), 0
 		unread, err := p.each(dir, "/srv/"+dir, func(string, string, FileInfo) { visited++ })

@@ -51,9 +51,14 @@ func (k *fakeKernel) Files(dir string) (names []string, err error) {
 }
 func (k *fakeKernel) Loop(name string) (Loop, error) {
 	k.asked.Add(1)
-	for _, l := range k.loops {
+	l, err := fakeLoop(k.loops, name)
+	return l, cmp.Or(err, k.err)
+}
+
+func fakeLoop(loops []Loop, name string) (Loop, error) {
+	for _, l := range loops {
 		if l.Name == name || l.Number == name {
-			return l, k.err
+			return l, nil
 		}
 	}
 	return Loop{}, fs.ErrNotExist
@@ -88,7 +93,7 @@ func TestLookUp(t *testing.T) {
 		"/no/vg0/ro":    {Exists: true, Regular: true, Links: 1, UUID: uuidB, ReadOnly: true},
 		"/no/file":      {Exists: true, Regular: true},
 	}}
-	p := New(map[string]string{"vg0": "/no/vg0", "vg1": "/no/vg1", "vg2": "/no/file"}, "/no/links", &fakeRunner{}, k)
+	p := New(map[string]string{"vg0": "/no/vg0", "vg1": "/no/vg1", "vg2": "/no/file"}, t.TempDir(), &fakeRunner{}, k)
 	for _, row := range []struct {
 		vg, lv string
 		want   volume.Presence
@@ -154,7 +159,7 @@ func TestDevice(t *testing.T) {
 		{"of a deleted file with our uuid", []Loop{loop(1, true)}, map[uint64]volume.UUID{101: uuidA}, volume.Active, "deleted"},
 		{"another uuid", []Loop{loop(1, false)}, map[uint64]volume.UUID{101: uuidB}, volume.Inactive, uuidB},
 	} {
-		p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", &fakeRunner{}, &fakeKernel{loops: row.loops})
+		p := New(map[string]string{"vg0": "/no/vg0"}, t.TempDir(), &fakeRunner{}, &fakeKernel{loops: row.loops})
 		for seq, id := range row.ids {
 			p.remember(seq, identity{UUID: id})
 		}
@@ -181,7 +186,7 @@ func TestDeviceByAnotherPath(t *testing.T) {
 			files: map[string]FileInfo{file: {Exists: true, Regular: true, Links: 1, Inode: at, UUID: uuidA, Size: 4096}},
 			loops: []Loop{{Name: "loop1", Number: "7:1", Seq: 101, BackingFile: shown, Size: 4096}},
 		}
-		p := New(map[string]string{"vg0": dir}, "/no/links", &fakeRunner{}, k)
+		p := New(map[string]string{"vg0": dir}, t.TempDir(), &fakeRunner{}, k)
 		p.remember(101, identity{uuidA, at})
 		lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA, File: volume.File{Path: file, Dev: at.Dev, Ino: at.Ino}}
 		for range 2 {
@@ -223,7 +228,7 @@ func TestDeviceOfAnotherNode(t *testing.T) {
 		{"an operator's, perhaps before the filesystem was mounted again", true, identity{"", Inode{3, 2}}, false, true, 1},
 	} {
 		k := &fakeKernel{files: map[string]FileInfo{}, loops: []Loop{{Name: "loop1", Number: "7:1", Seq: 101, BackingFile: file, Deleted: row.deleted, Size: 4096}}}
-		p := New(map[string]string{"vg0": dir}, "/no/links", &fakeRunner{}, k)
+		p := New(map[string]string{"vg0": dir}, t.TempDir(), &fakeRunner{}, k)
 		p.remember(101, row.id)
 		if row.file {
 			k.files[file] = FileInfo{Exists: true, Regular: true, Links: 1, Inode: at, UUID: uuidA, Size: 4096}
@@ -245,7 +250,7 @@ func TestChecked(t *testing.T) {
 	own := Loop{Name: "loop1", Number: "7:1", Seq: 101, BackingFile: file, Size: 4096}
 	newer := Loop{Name: "loop3", Number: "7:3", Seq: 103, BackingFile: "/elsewhere/c"} // loop2 has 102
 	k := &fakeKernel{files: map[string]FileInfo{file: {Exists: true, Regular: true, Links: 1, Inode: at, UUID: uuidA, Size: 4096}}}
-	p := New(map[string]string{"vg0": dir}, "/no/links", &fakeRunner{}, k)
+	p := New(map[string]string{"vg0": dir}, t.TempDir(), &fakeRunner{}, k)
 	p.remember(101, identity{uuidA, at})
 	p.remember(103, identity{"", Inode{3, 2}})
 	lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA, File: volume.File{Path: file, Dev: at.Dev, Ino: at.Ino}}
@@ -268,7 +273,7 @@ func TestUnreadFile(t *testing.T) {
 		files: map[string]FileInfo{dir + "/a": {Exists: true, Regular: true, Links: 1, UUID: uuidA, Size: 4096}, dir + "/bad": {}},
 		bad:   map[string]error{dir + "/bad": unix.EBADMSG},
 	}
-	p := New(map[string]string{"vg0": dir}, "/no/links", &fakeRunner{}, k)
+	p := New(map[string]string{"vg0": dir}, t.TempDir(), &fakeRunner{}, k)
 	s := p.Survey(t.Context(), "vg0", true)
 	if s.Metadata+s.Kernel != "" || len(s.Volumes) != 1 || len(s.Unread) != 1 || !strings.Contains(s.Unread["bad"], "vg0/bad: "+unix.EBADMSG.Error()) {
 		t.Errorf("got %+v", s)
@@ -288,7 +293,7 @@ func TestRefusedInUse(t *testing.T) {
 	} {
 		row.info.Exists, row.info.Regular, row.info.Inode, row.info.Size = true, true, at, 4096
 		k := &fakeKernel{files: map[string]FileInfo{dir + "/a": row.info}, loops: []Loop{{Name: "loop1", Number: "7:1", Seq: 101, BackingFile: dir + "/a", Size: 4096}}}
-		p := New(map[string]string{"vg0": dir}, "/no/links", &fakeRunner{}, k)
+		p := New(map[string]string{"vg0": dir}, t.TempDir(), &fakeRunner{}, k)
 		p.remember(101, identity{uuidA, at})
 		if s := p.Survey(t.Context(), "vg0", true); len(s.Volumes) > 0 || len(s.Devices) != 1 || !strings.Contains(s.Refused[uuidA], row.why) {
 			t.Errorf("%+v: got %+v", row.info, s)
@@ -296,14 +301,14 @@ func TestRefusedInUse(t *testing.T) {
 	}
 }
 
-// Ensure that the device of a deleted file is found, so that it can be released, even beside that of a new
-// file of the same name.
+// Ensure that the device of a deleted file is found, so that it can be released, and that a new file of the same
+// name is refused until then.
 func TestDeviceOfDeletedFile(t *testing.T) {
 	k := &fakeKernel{loops: []Loop{
 		{Name: "loop1", Number: "7:1", Seq: 101, BackingFile: "/no/vg0/a", Size: 4096},
 		{Name: "loop2", Number: "7:2", Seq: 102, BackingFile: "/no/vg0/a", Size: 4096, Deleted: true},
 	}}
-	p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", &fakeRunner{}, k)
+	p := New(map[string]string{"vg0": "/no/vg0"}, t.TempDir(), &fakeRunner{}, k)
 	p.remember(101, identity{UUID: uuidB})
 	p.remember(102, identity{UUID: uuidA})
 	lv := volume.LV{Presence: volume.Absent, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA}
@@ -313,7 +318,7 @@ func TestDeviceOfDeletedFile(t *testing.T) {
 		}
 	}
 	lv = volume.LV{Presence: volume.Present, Size: 4096, Name: lv.Name, UUID: uuidB}
-	if d, err := p.Device(t.Context(), lv); err != nil || d.Path != "/dev/loop1" || d.Unusable {
+	if d, err := p.Device(t.Context(), lv); err != nil || d.Path != "/dev/loop1" || !strings.Contains(d.Reason, "/dev/loop2 still has a deleted file with that name") {
 		t.Errorf("the new one: got %+v, %v", d, err)
 	}
 	// A file with that uuid took its place, as a restored backup does.
@@ -336,7 +341,7 @@ func TestIdentityIsAskedOnce(t *testing.T) {
 		{Name: "loop4", Number: "7:4", Seq: 14},
 	}}
 	r := &fakeRunner{answer: fmt.Sprintf(`{"value":[{"seq":11,"uuid":%q},{"seq":12,"uuid":%q},{"seq":13}]}`, uuidA, uuidB)}
-	p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", r, k)
+	p := New(map[string]string{"vg0": "/no/vg0"}, t.TempDir(), r, k)
 	for _, row := range []struct {
 		number string
 		uuid   volume.UUID
@@ -484,7 +489,7 @@ func TestUnasked(t *testing.T) {
 					{Name: "loop3", Number: "7:3", Seq: 13, BackingFile: "/srv/disk.img"},
 				}, files: map[string]FileInfo{"/no/vg0/a": {Exists: true, Regular: true, Inode: Inode{1, 2}}}}
 				row.runner.released = make(chan struct{})
-				p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", &row.runner, k)
+				p := New(map[string]string{"vg0": "/no/vg0"}, t.TempDir(), &row.runner, k)
 				p.newest = 13
 				begin := time.Now()
 				s, err := p.look(t.Context())
@@ -507,7 +512,7 @@ func TestUnaskedActivate(t *testing.T) {
 		after uint64
 	}{{unix.EAGAIN, 12}, {nil, 13}} {
 		r := &attachRunner{err: row.err}
-		p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", r, k)
+		p := New(map[string]string{"vg0": "/no/vg0"}, t.TempDir(), r, k)
 		p.newest = 13
 		lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA}
 		if err := p.Activate(t.Context(), "", lv); !errors.Is(err, unix.ENOSPC) || r.arg.After != row.after {
@@ -543,7 +548,7 @@ func TestHungDevice(t *testing.T) {
 		r := &hungRunner{released: make(chan struct{}),
 			answers: map[string]string{"loop1": fmt.Sprintf(`{"seq":11,"uuid":%q,"dev":1,"ino":2}`, uuidA)},
 			late:    map[string]string{"loop2": `{"seq":12,"dev":1,"ino":2}`}}
-		p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", r, k)
+		p := New(map[string]string{"vg0": "/no/vg0"}, t.TempDir(), r, k)
 		lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA}
 		for i, limit := 0, answerTimeout; i < 300; i, limit = i+1, 2*time.Millisecond {
 			begin := time.Now()
@@ -575,7 +580,7 @@ func TestScanShared(t *testing.T) {
 	const n = 200
 	synctest.Test(t, func(t *testing.T) {
 		k := &fakeKernel{files: map[string]FileInfo{}}
-		p := New(map[string]string{"vg0": "/no/vg0"}, "/no/links", &fakeRunner{}, k)
+		p := New(map[string]string{"vg0": "/no/vg0"}, t.TempDir(), &fakeRunner{}, k)
 		var all []volume.LV
 		for i := range n {
 			lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: fmt.Sprint("lv", i)}, UUID: volume.UUID(fmt.Sprintf("%08d", i))}

@@ -3,6 +3,8 @@ package loopdev
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +24,7 @@ type groupFiles struct {
 	dev       uint64 // of the filesystem
 	space     Space
 	files     map[string]reservation // by name; with those that are being created
+	inodes    map[Inode]bool         // of the files
 	usage     volume.Usage           // of those that flexd created
 	unwritten int64
 }
@@ -114,22 +117,40 @@ func (p *Provider) admissible(name volume.Name, f reservation) (*groupFiles, res
 			return nil, f, err
 		}
 	}
-	return s, f, p.checkFilesystem(name.VG, s, limits, more)
+	all, err := p.committed(s)
+	if err != nil {
+		return nil, f, err
+	}
+	return s, f, p.checkFilesystem(name.VG, s, all, limits, more)
+}
+
+// A commitment is the space that the volumes on a filesystem may still use.
+type commitment struct {
+	volumes   int
+	unwritten int64
+}
+
+// committed returns the commitment of the filesystem of a group. The caller holds p.admitting.
+func (p *Provider) committed(s *groupFiles) (c commitment, err error) {
+	var groups []*groupFiles
+	for vg := range p.dirs {
+		// A group that cannot be read counts with the sizes that were read last.
+		if g, _ := p.groupFiles(vg); g != nil && g.dev == s.dev {
+			c.volumes, c.unwritten = c.volumes+len(g.files), c.unwritten+g.unwritten
+			groups = append(groups, g)
+		}
+	}
+	unlisted, err := p.unlisted(s.dev, groups)
+	for _, l := range unlisted {
+		c.volumes, c.unwritten = c.volumes+1, c.unwritten+l.Size // the size of its data is not known
+	}
+	return c, err
 }
 
 // checkFilesystem refuses a further size for which the filesystem has no space once all files on it are
 // full, and a further file without a free inode.
-func (p *Provider) checkFilesystem(vg string, s *groupFiles, limits *volume.Limits, more volume.Amount) error {
-	free, volumes, may := s.space.Free, len(s.files), s.unwritten
-	for other := range p.dirs {
-		if other == vg {
-			continue
-		}
-		// A group that cannot be read counts with the sizes that were read last.
-		if o, _ := p.groupFiles(other); o != nil && o.dev == s.dev {
-			volumes, may = volumes+len(o.files), may+o.unwritten
-		}
-	}
+func (p *Provider) checkFilesystem(vg string, s *groupFiles, all commitment, limits *volume.Limits, more volume.Amount) error {
+	free := s.space.Free
 	inodes, reserve := s.space.Inodes/100*uint64(limits.Reserve), s.space.Size/100*int64(limits.Reserve)
 	why := ""
 	switch {
@@ -138,8 +159,8 @@ func (p *Provider) checkFilesystem(vg string, s *groupFiles, limits *volume.Limi
 		why = fmt.Sprintf("an inode is wanted; of the filesystem's %d inodes, %d must remain free (reserve: %d%%)", s.space.Inodes, inodes, limits.Reserve)
 	case limits.Overcommit && more.Size+reserve > free:
 		why = fmt.Sprintf("%s wanted, more than is free; of the filesystem's %s, %s must remain free (reserve: %d%%)", volume.Bytes(more.Size), volume.Bytes(s.space.Size), volume.Bytes(reserve), limits.Reserve)
-	case !limits.Overcommit && more.Size+reserve > free-may:
-		why = fmt.Sprintf("%s wanted, but the filesystem's %s are reserved for its %d volumes (overcommit: false), used by other files, or must remain free (reserve: %d%%)", volume.Bytes(more.Size), volume.Bytes(s.space.Size), volumes, limits.Reserve)
+	case !limits.Overcommit && more.Size+reserve > free-all.unwritten:
+		why = fmt.Sprintf("%s wanted, but the filesystem's %s are reserved for its %d volumes (overcommit: false), used by other files, or must remain free (reserve: %d%%)", volume.Bytes(more.Size), volume.Bytes(s.space.Size), all.volumes, limits.Reserve)
 	}
 	if why == "" {
 		return nil
@@ -148,8 +169,34 @@ func (p *Provider) checkFilesystem(vg string, s *groupFiles, limits *volume.Limi
 	return volume.WithCode(volume.NoSpace, advised(fmt.Errorf("%w: %s", unix.ENOSPC, why), p.dirs[vg]))
 }
 
-// groupFiles returns the files of a group, read at most filesAge ago. With an error it returns the
-// result of the last read, if there is one. The caller holds p.admitting.
+// unlisted returns this node's loop devices whose files are on a filesystem, but in none of its groups:
+// deleted or moved files that are still written.
+func (p *Provider) unlisted(dev uint64, groups []*groupFiles) (all []Loop, err error) {
+	loops, err := p.kernel.Loops()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range loops {
+		id, _ := p.remembered(l.Seq)
+		if id.UUID == "" || id.Dev != dev || slices.ContainsFunc(groups, func(s *groupFiles) bool { return s.inodes[id.Inode] }) {
+			continue
+		}
+		name := p.nameOf(l.BackingFile)
+		if s := p.groups[name.VG]; s != nil && !l.Deleted && s.files[name.LV].size > 0 {
+			continue // just created
+		}
+		if _, here := p.restore(l.Seq); !here {
+			continue
+		}
+		if l, err = p.kernel.Loop(l.Name); err == nil {
+			all = append(all, l)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
 // groupFiles returns the files of a group, read at most filesAge ago. With an error it returns the
 // result of the last read, if there is one. The caller holds p.admitting.
 func (p *Provider) groupFiles(vg string) (*groupFiles, error) {
@@ -161,15 +208,17 @@ func (p *Provider) groupFiles(vg string) (*groupFiles, error) {
 	if err != nil {
 		return last, err
 	}
-	s := &groupFiles{read: time.Now(), files: map[string]reservation{}}
+	s := &groupFiles{read: time.Now(), files: map[string]reservation{}, inodes: map[Inode]bool{}}
 	d, err := p.kernel.File(dir)
 	if err != nil {
 		return last, fmt.Errorf("volume group %s: %w", vg, err)
 	}
 	s.dev = d.Inode.Dev
-	unread, err := p.each(vg, dir, func(name, file string, f FileInfo) {
-		if foreign(file, f) == "" {
+	unread, err := p.each(vg, dir, func(name, _ string, f FileInfo) {
+		// A volume that cannot be used now, as with a hard link, may still be written.
+		if f.Regular && (f.Created || isUUID(f.UUID)) && !s.inodes[f.Inode] {
 			s.set(name, reservation{f.Created, f.Namespace, f.Size, max(f.Size-f.Blocks, 0)})
+			s.inodes[f.Inode] = f.Inode != (Inode{})
 		}
 	})
 	if err != nil {

@@ -28,7 +28,9 @@ type disk struct {
 	Kernel
 	mu       sync.Mutex
 	files    map[string]FileInfo
-	bad      map[string]error  // files that cannot be read
+	bad      map[string]error // files that cannot be read
+	loops    []Loop
+	links    string
 	dirs     map[string]uint64 // their filesystems
 	space    Space             // Free: without the files
 	fail     error             // of the next child
@@ -36,12 +38,12 @@ type disk struct {
 	children int
 }
 
-func newDisk() *disk {
-	return &disk{files: map[string]FileInfo{}, dirs: map[string]uint64{"/no/vg0": 1, "/no/vg1": 1}, space: Space{Size: 100 * gib, Free: 90 * gib}}
+func newDisk(t *testing.T) *disk {
+	return &disk{links: t.TempDir(), files: map[string]FileInfo{}, dirs: map[string]uint64{"/no/vg0": 1, "/no/vg1": 1}, space: Space{Size: 100 * gib, Free: 90 * gib}}
 }
 
 func (d *disk) provider(l volume.Limits) *Provider {
-	p := New(map[string]string{"vg0": "/no/vg0", "vg1": "/no/vg1"}, "/no/links", d, d)
+	p := New(map[string]string{"vg0": "/no/vg0", "vg1": "/no/vg1"}, d.links, d, d)
 	p.Limits = func(string) *volume.Limits { return &l }
 	return p
 }
@@ -68,6 +70,10 @@ func (d *disk) Files(dir string) (names []string, err error) {
 	}
 	return names, nil
 }
+
+func (d *disk) Loops() ([]Loop, error) { return d.loops, nil }
+
+func (d *disk) Loop(name string) (Loop, error) { return fakeLoop(d.loops, name) }
 
 func (d *disk) Space(string) (Space, error) {
 	d.mu.Lock()
@@ -113,7 +119,7 @@ func lv(i any) volume.Name { return volume.Name{VG: "vg0", LV: fmt.Sprint(i)} }
 // With overcommit each must fit by itself.
 func TestPromises(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDisk()
+		d := newDisk(t)
 		p := d.provider(volume.Limits{Reserve: 10})
 		var refusal error
 		created := 0
@@ -156,6 +162,24 @@ func TestPromises(t *testing.T) {
 				d.files["/no/vg1/x"] = FileInfo{Exists: true, Regular: true, Links: 1, UUID: uuidB, Size: 4 * gib, Blocks: gib}
 			}, 6 * gib},
 			{"another group on another filesystem", func() { d.dirs["/no/vg1"] = 2; d.space.Free += gib }, 10 * gib},
+			{"a volume with a hard link", func() {
+				linked := FileInfo{Exists: true, Regular: true, Links: 2, Inode: Inode{1, 7}, UUID: uuidB, Size: 2 * gib}
+				d.files["/no/vg0/linked"], d.files["/no/vg0/link"] = linked, linked
+			}, 8 * gib},
+			{"a deleted file with a device, and one of another node", func() {
+				delete(d.files, "/no/vg0/linked")
+				delete(d.files, "/no/vg0/link")
+				d.loops = []Loop{
+					{Name: "loop0", Seq: 1, BackingFile: "/no/vg0/linked", Deleted: true, Size: 2 * gib},
+					{Name: "loop1", Seq: 2, BackingFile: "/no/vg0/linked", Deleted: true, Size: 2 * gib},
+				}
+				p.known[1], p.known[2] = identity{uuidB, Inode{1, 7}}, identity{uuidA, Inode{1, 8}}
+				p.save(1, p.known[1])
+			}, 8 * gib},
+			{"a device whose file was moved", func() { d.loops[0].BackingFile, d.loops[0].Deleted = "/no/backup/linked", false }, 8 * gib},
+			{"a device of a new file", func() {
+				d.loops[0].BackingFile = "/no/vg0/by-hand"
+			}, 10 * gib},
 			{"removed", func() { delete(d.files, "/no/vg0/0"); d.space.Free += 0 }, 70 * gib},
 		} {
 			row.do()
@@ -196,7 +220,7 @@ func TestPromises(t *testing.T) {
 func TestLimitsTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limits := volume.Limits{Group: volume.Limit{MaxVolumes: 15, MaxTotalSize: 15 * gib}, Namespace: volume.Limit{MaxVolumes: 10, MaxTotalSize: 10 * gib}}
-		d := newDisk()
+		d := newDisk(t)
 		d.fail = errors.New("no")
 		p := d.provider(limits)
 		for life := range 3 {
@@ -248,7 +272,7 @@ func TestLimitsTogether(t *testing.T) {
 // child that does not end keeps its share.
 func TestLimitLowered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDisk()
+		d := newDisk(t)
 		p := d.provider(volume.Limits{})
 		for i := range 5 {
 			if err := p.Create(t.Context(), "", lv(i), gib, "a"); err != nil {

@@ -25,6 +25,10 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 	if err != nil {
 		return volume.Space{}, err
 	}
+	all, err := p.committed(s)
+	if err != nil {
+		return volume.Space{}, err
+	}
 	found := volume.Space{Size: s.space.Size, Free: s.space.Free, Disks: []volume.Disk{{Device: dir, Size: s.space.Size, Free: s.space.Free}}}
 	found.Largest, found.Refused = volume.Largest(unit, limit, func(size int64) error {
 		more := volume.Amount{Volumes: 1, Size: roundUp(size)}
@@ -34,7 +38,7 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 		if more.Size > s.space.Free {
 			return advised(fmt.Errorf("%d bytes are wanted, and %d are free", more.Size, s.space.Free), dir)
 		}
-		return p.checkFilesystem(vg, s, limits, more)
+		return p.checkFilesystem(vg, s, all, limits, more)
 	})
 	return found, nil
 }
