@@ -54,6 +54,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	switch {
 	case all.own != nil:
 		d = p.deviceOf(lv.Name, *all.own)
+		p.saveAgain(all.own.Seq)
 		if len(all.reasons) == 0 {
 			p.mu.Lock()
 			p.sole[lv.UUID] = sole{all.own.Name, s.end, s.checked}
@@ -102,9 +103,8 @@ func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at In
 			}
 			same = f.Inode == id.Inode
 		}
-		// The link shows that the device is this node's: nodes in containers may have the same paths.
-		if l.Deleted && id.UUID != lv.UUID && lv.Presence == volume.Present && leadsTo(p.link(lv.Name), "/dev/"+l.Name) {
-			all.reasons = append(all.reasons, fmt.Sprintf("/dev/%s still has a deleted file with that name, of the volume %s: %s", l.Name, id.UUID, deletedAdvice(l)))
+		if id.UUID != lv.UUID && lv.Presence == volume.Present && p.keptHere(l) {
+			all.reasons = append(all.reasons, formerFile(l, id))
 			continue
 		}
 		all.add(lv, file, at, l, id, same)
@@ -161,6 +161,21 @@ func detachAdvice(loop string) string {
 // onlyCopy is the refusal to detach the device of a deleted file.
 func onlyCopy(l Loop) error {
 	return volume.Errorf(volume.Conflict, "it stays active, because the file of /dev/%s was deleted: %s", l.Name, deletedAdvice(l))
+}
+
+// keptHere reports whether l is of a deleted file, and this node's. Nodes in containers may have the same
+// paths, but not the same saved identities.
+func (p *Provider) keptHere(l Loop) bool {
+	if !l.Deleted {
+		return false
+	}
+	_, saved := p.restore(l.Seq)
+	return saved
+}
+
+// formerFile says that a device has the former file at a volume's path.
+func formerFile(l Loop, id identity) string {
+	return fmt.Sprintf("/dev/%s still has a deleted file with that name, of the volume %s: %s", l.Name, id.UUID, deletedAdvice(l))
 }
 
 // deletedAdvice overwrites no file, since flexd does not know which one is needed.

@@ -76,9 +76,9 @@ func (p *Provider) identity(ctx context.Context, l Loop) (identity, error) {
 	return id, nil
 }
 
-// saved returns the path of a symlink with the identity of a device that flexd attached. Otherwise only the
-// kernel has the identity, and does not return it while the file's filesystem is shut down: kubelet could
-// not unmount the volume after a restart of flexd.
+// saved returns the path of a symlink with the identity of a device that this node's flexd attached. Otherwise
+// only the kernel has the identity, and does not return it while the file's filesystem is shut down: kubelet
+// could not unmount the volume after a restart of flexd.
 func (p *Provider) saved(seq uint64) string {
 	return filepath.Join(p.linkDir, ".identity", strconv.FormatUint(seq, 10))
 }
@@ -91,6 +91,14 @@ func (p *Provider) save(seq uint64, id identity) {
 	}
 	_ = os.Remove(link)
 	_ = os.Symlink(fmt.Sprintf("%s %s %d %d", boot, id.UUID, id.Dev, id.Ino), link)
+}
+
+// saveAgain saves the identity of a volume's device after the loss of runDir.
+func (p *Provider) saveAgain(seq uint64) {
+	id, known := p.remembered(seq)
+	if saved, ok := p.restore(seq); known && (!ok || saved != id) {
+		p.save(seq, id)
+	}
 }
 
 // restore returns a saved identity of this boot.

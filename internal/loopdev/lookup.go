@@ -10,7 +10,7 @@ import (
 
 // LookUp looks a volume up by name. A failure to read is an error, and so is a missing
 // directory of the volume group: it may not be mounted yet.
-func (p *Provider) LookUp(_ context.Context, name volume.Name) (volume.LV, error) {
+func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, error) {
 	file, err := p.file(name)
 	if err != nil {
 		return volume.LV{}, err
@@ -38,8 +38,26 @@ func (p *Provider) LookUp(_ context.Context, name volume.Name) (volume.LV, error
 	}
 	if lv.Reason = foreign(file, f); lv.Reason != "" {
 		lv.Presence, lv.UUID = volume.Foreign, ""
+		if former := p.formerFile(ctx, file); former != "" {
+			lv.Reason = former + "; " + lv.Reason
+		}
 	}
 	return lv, nil
+}
+
+// formerFile says which device has the deleted file that a file has replaced, if any.
+func (p *Provider) formerFile(ctx context.Context, file string) string {
+	s, err := p.look(ctx)
+	if err != nil {
+		return "" // Device returns the error
+	}
+	for _, name := range s.byFile[file] {
+		l, err := p.kernel.Loop(name)
+		if id, known := p.remembered(l.Seq); err == nil && known && p.keptHere(l) {
+			return formerFile(l, id)
+		}
+	}
+	return ""
 }
 
 // foreign returns why flexd must not use a file; "" = it may.

@@ -520,7 +520,9 @@ func TestReplaced(t *testing.T) {
 				if err := n.Deactivate(t.Context(), n.lock, gone, d); err == nil || !strings.Contains(err.Error(), "it stays active") {
 					t.Errorf("got %v", err)
 				}
-				if now, err := n.LookUp(t.Context(), lv.Name); err == nil && now.Presence == volume.Present && !n.device(now).Unusable {
+				switch now, err := n.LookUp(t.Context(), lv.Name); {
+				case err == nil && now.Presence == volume.Present && !n.device(now).Unusable,
+					err == nil && now.Presence == volume.Foreign && !strings.Contains(now.Reason, "newest data may be only in "+d.Path):
 					t.Errorf("got %+v", now)
 				}
 				n.restart()
@@ -528,6 +530,39 @@ func TestReplaced(t *testing.T) {
 			}
 			n.detach(d)
 			n.deactivate(gone, d)
+		})
+	}
+}
+
+// Ensure that a file at the path of a deleted one is refused, even if the device's link is missing or has
+// another name.
+func TestReplacedWithoutLink(t *testing.T) {
+	for name, change := range map[string]func(n *node, lv *volume.LV){
+		"runDir lost": func(n *node, lv *volume.LV) {
+			n.sh("rm", "-r", n.linkDir)
+			n.restart()
+		},
+		"renamed": func(n *node, lv *volume.LV) {
+			n.sh("mv", n.dir+"/a", n.dir+"/b")
+			lv.Name.LV = "b"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			lv := n.create("a", 16*mib)
+			d := n.activate(lv)
+			change(n, &lv)
+			lv.File = volume.File{}
+			if got := n.device(lv); got.Path != d.Path || got.Unusable {
+				t.Fatalf("got %+v", got)
+			}
+			n.sh("rm", n.dir+"/"+lv.Name.LV)
+			restored := n.create(lv.Name.LV, 16*mib)
+			n.restart()
+			if got := n.device(restored); !got.Unusable || !strings.Contains(got.Reason, d.Path+" still has a deleted file") {
+				t.Errorf("got %+v", got)
+			}
+			n.detach(d)
 		})
 	}
 }
