@@ -196,6 +196,23 @@ func TestWaiting(t *testing.T) {
 			e.Empty()
 		})
 	}
+	onShared(t, "and a try takes long", func(t *testing.T, e *hosttest.Env, s *shared) {
+		k := hosttest.NewKubelet(e, false)
+		s.does["activate"] = func(volume.Name) error {
+			if len(s.tried("activate")) > 1 {
+				return nil
+			}
+			time.Sleep(2 * time.Minute)
+			return heldBy("node-7")
+		}
+		begun := time.Now()
+		works(t, k.Up(pod("a")))
+		if took := time.Since(begun); took > 2*time.Minute+40*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		works(t, k.Finish(pod("a")))
+		e.Empty()
+	})
 	onShared(t, "until the deadline", func(t *testing.T, e *hosttest.Env, s *shared) {
 		k := hosttest.NewKubelet(e, false)
 		h := heldBy("node-7")

@@ -51,18 +51,21 @@ const (
 	resumePause   = 200 * time.Millisecond
 )
 
-// retryPause is the interval at which a step that must wait is tried.
-const retryPause = time.Second
+// The interval at which a step that must wait is tried, and the limit of the pause after a try that took long.
+const (
+	retryPause    = time.Second
+	maxRetryPause = 30 * time.Second
+)
 
 // untilRetry returns the time until a step that must wait is tried again; took = the duration of its last
 // try. Lanes try at the same moments, so that their provider can serve them with one command, and pause
-// for at least as long as a try takes.
+// for at least as long as a try takes, but for a long try: the reason to wait may end soon after it.
 func (n *Node) untilRetry(interval, took time.Duration) time.Duration {
 	if interval <= 0 {
 		interval = retryPause
 	}
 	now := n.Boot()
-	return ((now+took)/interval+1)*interval - now
+	return ((now+min(took, maxRetryPause))/interval+1)*interval - now
 }
 
 // markWaiting sets Waits for each call whose step is not to be tried again yet, and for each
