@@ -15,8 +15,8 @@ import (
 // A SpaceSource is a provider that reports the space of its volume groups.
 type SpaceSource interface {
 	// Space returns the space of a group, and the largest volume up to limit bytes that can
-	// be created. It starts no process; it may wait for a filesystem that hangs.
-	Space(vg string, limit int64) (volume.Space, error)
+	// be created. It may wait for LVM or a filesystem that hangs.
+	Space(ctx context.Context, vg string, limit int64) (volume.Space, error)
 }
 
 // Few events report writes to a thin pool or a filesystem. The space is observed for a request if it is older
@@ -60,7 +60,7 @@ func (s *group) lookAtSpace(age time.Duration) <-chan struct{} {
 	limit := largestAllowed(vg)
 	see.running, see.tried = make(chan struct{}), time.Now()
 	go func() {
-		space, err := source.Space(s.vg, limit)
+		space, err := source.Space(s.a.ctx, s.vg, limit)
 		var pools []lvm.Pool
 		if source := s.a.Pools[s.vg]; source != nil && err == nil {
 			pools, err = source.PoolStates(s.vg, nil)
@@ -68,7 +68,7 @@ func (s *group) lookAtSpace(age time.Duration) <-chan struct{} {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if see.err = err; err == nil && s.unknownReason == "" { // otherwise it is from earlier metadata
-			see.Space, see.limit, see.pools, see.at = space, limit, pools, time.Now()
+			see.Space, see.limit, see.pools, see.at = space, limit, pools, space.At
 		}
 		close(see.running)
 		see.running = nil

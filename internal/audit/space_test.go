@@ -27,9 +27,10 @@ type spaceGroup struct {
 
 func (g *spaceGroup) Survey(context.Context, string, bool) join.Survey    { return g.survey }
 func (g *spaceGroup) PoolStates(_ string, _ []string) ([]lvm.Pool, error) { return g.pools, nil }
-func (g *spaceGroup) Space(_ string, limit int64) (volume.Space, error) {
+func (g *spaceGroup) Space(_ context.Context, _ string, limit int64) (volume.Space, error) {
 	g.asked, g.limit = g.asked+1, limit
 	time.Sleep(g.takes)
+	g.space.At = time.Now()
 	return g.space, g.err
 }
 

@@ -184,7 +184,7 @@ func TestPromises(t *testing.T) {
 		} {
 			row.do()
 			time.Sleep(filesAge)
-			if s, err := p.Space("vg0", 1<<50); err != nil || s.Largest != row.size || s.Size != 100*gib || s.Refused != nil {
+			if s, err := p.Space(t.Context(), "vg0", 1<<50); err != nil || s.Largest != row.size || s.Size != 100*gib || s.Refused != nil {
 				t.Errorf("%s: %+v, %v", row.what, s, err)
 			}
 			if p.CanCreate(t.Context(), lv("new"), row.size+unit, "a") == nil || p.CanCreate(t.Context(), lv("new"), row.size, "a") != nil {
@@ -209,7 +209,7 @@ func TestPromises(t *testing.T) {
 		if err := p.Create(t.Context(), "", lv("inode"), gib, ""); volume.CodeOf(err) != volume.NoSpace || !strings.Contains(err.Error(), "inode") {
 			t.Errorf("no inode: %v", err)
 		}
-		if s, err := p.Space("vg0", 1<<50); err != nil || s.Largest != 0 || !strings.Contains(s.Refused.Error(), "inode") {
+		if s, err := p.Space(t.Context(), "vg0", 1<<50); err != nil || s.Largest != 0 || !strings.Contains(s.Refused.Error(), "inode") {
 			t.Errorf("no inode: %+v, %v", s, err)
 		}
 	})

@@ -2,6 +2,7 @@ package loopdev
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 
 	"github.com/flexd/flexd/internal/volume"
@@ -10,7 +11,7 @@ import (
 // Space returns the space of the filesystem with a group's directory, and the largest volume
 // up to limit bytes that Create would create for a namespace that has none. It waits for a
 // filesystem that hangs, but not forever.
-func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
+func (p *Provider) Space(_ context.Context, vg string, limit int64) (volume.Space, error) {
 	dir, err := p.directory(vg)
 	if err != nil {
 		return volume.Space{}, err
@@ -29,7 +30,7 @@ func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
 	if err != nil {
 		return volume.Space{}, err
 	}
-	found := volume.Space{Size: s.space.Size, Free: s.space.Free, Disks: []volume.Disk{{Device: dir, Size: s.space.Size, Free: s.space.Free}}}
+	found := volume.Space{At: s.read, Size: s.space.Size, Free: s.space.Free, Disks: []volume.Disk{{Device: dir, Size: s.space.Size, Free: s.space.Free}}}
 	found.Largest, found.Refused = volume.Largest(unit, limit, func(size int64) error {
 		more := volume.Amount{Volumes: 1, Size: roundUp(size)}
 		if err := limits.Check(vg, s.usage, volume.NewNamespace, more); err != nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/volume"
@@ -38,6 +39,7 @@ type Facts struct {
 	PVs        []PV
 	LVs        map[string]Logical // by name, hidden ones included
 	names      map[volume.UUID]string
+	read       time.Time                // when its report began
 	host       string                   // the name of this node, see recordTag
 	usage      volume.Usage             // of the volumes that flexd created
 	inPool     map[string]volume.Amount // by thin pool: its volumes

@@ -58,6 +58,14 @@ func (g *group) lastFacts() *Facts {
 	return g.known
 }
 
+// unchanged reports that the facts are those of the last report, and no event has reported a change since.
+func (g *group) unchanged(f *Facts) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l := g.last
+	return l != nil && l.facts == f && l.gen == g.gen && l.watched && g.p.watch.Load() != nil
+}
+
 // blocked returns an error while a command hangs.
 func (g *group) blocked() error {
 	g.mu.Lock()

@@ -66,7 +66,7 @@ func TestVMLayouts(t *testing.T) {
 	for _, layout := range []Layout{{}, {PVTag: "fast"}, {Type: "striped", Stripes: 2}, {Type: "raid0"}, {Type: "raid1"}} {
 		l.Groups["vg0"] = Group{Layout: layout}
 		l.lookUp("their-line")
-		s, err := l.Space("vg0", 1<<40)
+		s, err := l.Space(t.Context(), "vg0", 1<<40)
 		_, data, _ := layout.shape()
 		fits := func(size int64) bool {
 			argv := createArgs(l.Groups["vg0"], volume.Name{VG: "vg0", LV: "most"}, size/(4*mib), 4*mib, "")

@@ -64,7 +64,7 @@ func TestVMLimits(t *testing.T) {
 	if err := l.Create(t.Context(), l.lock, name("thin"), 40*mib, ""); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := l.Space("vg0", 1<<40); err != nil || s.Largest != 8*mib {
+	if s, err := l.Space(t.Context(), "vg0", 1<<40); err != nil || s.Largest != 8*mib {
 		t.Errorf("the largest volume: %+v, %v", s, err)
 	}
 	is(t, l.Create(t.Context(), l.lock, name("more"), 12*mib, ""), ErrNoSpace, "thin pool vg0/pool", "its 1 volumes may use 40 MiB", "reserve: 25%")

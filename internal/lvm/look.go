@@ -127,6 +127,7 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 
 // read runs one report. A *run.StuckError is returned as it is.
 func (g *group) read(ctx context.Context, scope scope) (*Facts, error) {
+	began := time.Now()
 	res, err := g.p.Runner.Run(ctx, run.Cmd{Step: "lvm report", Argv: reportArgs(scope, g.name), Deadline: g.p.within(2*reportDeadline) / 2, MaxOut: reportSize})
 	if err != nil {
 		if hangs(err) {
@@ -146,7 +147,7 @@ func (g *group) read(ctx context.Context, scope scope) (*Facts, error) {
 	if err != nil {
 		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: fmt.Sprintf("%v (LVM said: %s)", err, oneLine(res.Stderr)), Err: err}
 	}
-	f.host = g.p.Host
+	f.read, f.host = began, g.p.Host
 	f.unfit, f.unlocked = g.unfit(f), g.unlocked(f, res.Stderr)
 	missing := 0
 	if last := g.lastFacts(); last != nil {

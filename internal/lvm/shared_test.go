@@ -486,7 +486,7 @@ func TestUnfit(t *testing.T) {
 		if (err != nil) != (row.want != "") {
 			t.Errorf("%+v: create: %v", row, err)
 		}
-		if s, err := p.Space("vg0", 8*mib); err != nil || s.Unusable != (row.want != "") {
+		if s, err := p.Space(t.Context(), "vg0", 8*mib); err != nil || s.Unusable != (row.want != "") {
 			t.Errorf("%+v: space: %+v %v", row, s, err)
 		}
 		if row.want != "" {

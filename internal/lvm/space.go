@@ -2,27 +2,32 @@ package lvm
 
 import (
 	"cmp"
-	"fmt"
+	"context"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// Space returns the space of a volume group as of its last report, and the size of the largest
-// volume, up to limit bytes, that Create would create for a namespace without volumes. It starts no
-// process and does not wait.
-func (p *Provider) Space(vg string, limit int64) (volume.Space, error) {
+// Space returns the space of a volume group, and the size of the largest volume, up to limit bytes, that
+// Create would create for a namespace without volumes. It starts a report only if the last one may be
+// outdated.
+func (p *Provider) Space(ctx context.Context, vg string, limit int64) (volume.Space, error) {
 	g, err := p.configured(vg)
 	if err != nil {
 		return volume.Space{}, err
 	}
-	f := g.lastFacts()
-	if f == nil {
-		return volume.Space{}, fmt.Errorf("volume group %s has not been read yet", vg)
+	now := time.Now()
+	f, _, err := g.look(ctx, false)
+	if err != nil {
+		return volume.Space{}, err
 	}
 	_, held := f.notAllocatable()
-	s := volume.Space{Size: f.Size, Free: f.Free - held}
+	s := volume.Space{At: f.read, Size: f.Size, Free: f.Free - held}
+	if g.unchanged(f) {
+		s.At = now
+	}
 	for _, pv := range f.PVs {
 		d := volume.Disk{Device: pv.Path, Size: pv.Size, Free: pv.Free, Missing: pv.Missing, NotAllocatable: !pv.Allocatable}
 		if pv.Missing {

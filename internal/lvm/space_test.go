@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/volume"
@@ -51,16 +52,13 @@ func TestLargestVolume(t *testing.T) {
 			for i := range row.there {
 				f.lvs[fmt.Sprint("there", i)] = &fakeLV{uuid: fakeUUID(100 + i), size: extent, tags: []string{tagCreated}}
 			}
-			if _, err := p.Space("vg0", 1); err == nil {
-				t.Error("the space is known before the metadata was read")
-			}
 			f.lookUp(p, "new")
 			limit := row.limit
 			if limit == 0 {
 				limit = 1 << 40
 			}
 			f.commands()
-			s, err := p.Space("vg0", limit)
+			s, err := p.Space(t.Context(), "vg0", limit)
 			if ran := f.commands(); err != nil || s.Largest != row.want || s.Size != 1<<31 || s.Free != row.free || len(ran) > 0 ||
 				len(s.Disks) != 1 || s.Disks[0].Device != "/dev/sda" || s.Disks[0].Free != extent {
 				t.Fatalf("want %d, got %+v, %v; started %q", row.want, s, err, ran)
@@ -83,6 +81,32 @@ func TestLargestVolume(t *testing.T) {
 	}
 }
 
+// Space reads the metadata again only if it may have changed, and says when it was last true.
+func TestSpaceIsCurrent(t *testing.T) {
+	f, p := newFake(t, 0)
+	want := func(what string, reports int, age time.Duration) {
+		t.Helper()
+		f.free += int64(reports) * mib
+		f.commands()
+		before := time.Now()
+		s, err := p.Space(t.Context(), "vg0", 1<<40)
+		n := strings.Count(strings.Join(f.commands(), " "), "fullreport")
+		if err != nil || n != reports || s.Free != f.free || before.Sub(s.At).Round(time.Second) != age {
+			t.Errorf("%s: %+v as of %v, %v; %d reports", what, s, s.At, err, n)
+		}
+	}
+	want("first", 1, 0)
+	g := p.groups["vg0"]
+	g.known.read = g.known.read.Add(-time.Minute)
+	want("disks that are not watched", 0, time.Minute)
+	g.last.watched = true
+	p.watch.Store(&watch{})
+	want("watched disks", 0, 0)
+	p.watch.Store(nil)
+	g.invalidate()
+	want("changed", 1, 0)
+}
+
 // Nothing can be created in a group that is exported or lacks a disk. Space on missing disks, or on disks
 // that are not allocatable, is not free.
 func TestUnusableSpace(t *testing.T) {
@@ -93,17 +117,17 @@ func TestUnusableSpace(t *testing.T) {
 	f.free = 12 * mib
 	f.pvs = pv(1, "/dev/sda", "", "allocatable") + "," + pv(2, "/dev/sdb", "", "") + "," + pv(3, "[unknown]", "missing", "allocatable")
 	f.lookUp(p, "a")
-	s, err := p.Space("vg0", 1<<40)
+	s, err := p.Space(t.Context(), "vg0", 1<<40)
 	if err != nil || s.Free != 4*mib || s.Largest != 8*mib || s.Disks[0] != (volume.Disk{Size: 8 * mib, Free: 4 * mib, Missing: true}) || s.Disks[2] != (volume.Disk{Device: "/dev/sdb", Size: 8 * mib, Free: 4 * mib, NotAllocatable: true}) {
 		t.Errorf("got %+v, %v", s, err)
 	}
 	known := p.groups["vg0"].known
 	known.Missing = 1
-	if s, err = p.Space("vg0", 1<<40); err != nil || s.Largest != 0 || !s.Unusable || !strings.Contains(s.Refused.Error(), "PVPVPV-0000-0000-0000-0000-0000-000003") {
+	if s, err = p.Space(t.Context(), "vg0", 1<<40); err != nil || s.Largest != 0 || !s.Unusable || !strings.Contains(s.Refused.Error(), "PVPVPV-0000-0000-0000-0000-0000-000003") {
 		t.Errorf("got %+v, %v", s, err)
 	}
 	known.Exported = true
-	if s, err = p.Space("vg0", 1<<40); err != nil || !s.Unusable || !strings.Contains(s.Refused.Error(), "vgimport vg0") {
+	if s, err = p.Space(t.Context(), "vg0", 1<<40); err != nil || !s.Unusable || !strings.Contains(s.Refused.Error(), "vgimport vg0") {
 		t.Errorf("got %+v, %v", s, err)
 	}
 }

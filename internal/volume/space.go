@@ -1,7 +1,10 @@
 package volume
 
+import "time"
+
 // A Space is the space of a volume group.
 type Space struct {
+	At       time.Time // when it was observed
 	Size     int64
 	Free     int64 // for new volumes, without the space of thin pools
 	Largest  int64 // the largest volume that can be created
