@@ -188,7 +188,7 @@ func fullReport(p *process, args []string) (any, error) {
 	slices.SortFunc(vols, func(a, b *File) int { return strings.Compare(a.path, b.path) })
 	rows := map[string][]map[string]string{"vg": {{
 		"vg_name": VG, "vg_uuid": groupUUID, "vg_extent_size": fmt.Sprint(extentSize), "vg_size": fmt.Sprint(groupSize), "vg_free": fmt.Sprint(groupSize - used),
-		"vg_lock_type": "sanlock", "vg_exported": "", "vg_missing_pv_count": "0", "vg_lock_args": "1.0.0:lvmlock"}},
+		"vg_lock_type": "sanlock", "vg_exported": "", "vg_missing_pv_count": "0", "max_lv": "0", "vg_lock_args": "1.0.0:lvmlock"}},
 		"pv": {{"pv_name": "/dev/sim", "pv_uuid": "PVPVPV-0000-0000-0000-0000-0000-PVPVPV", "pv_missing": "", "pv_allocatable": "allocatable",
 			"pv_size": fmt.Sprint(groupSize), "pv_free": fmt.Sprint(groupSize - used), "pv_tags": ""}},
 		"lv": {}, "seg": {}, "pvseg": {}}

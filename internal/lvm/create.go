@@ -311,6 +311,9 @@ func (g *group) checkSpace(f *Facts, name volume.Name, size int64, namespace str
 	if err := g.admit(f, true, namespace, volume.Amount{Volumes: 1, Size: wanted}); err != nil {
 		return err
 	}
+	if f.maxLVs > 0 && f.visible >= f.maxLVs {
+		return volume.Errorf(volume.NoSpace, "volume group %s has %d logical volumes, and may have %d (max_lv): vgchange -l NUMBER %[1]s, where 0 is no limit, or remove volumes that are not needed", f.Name, f.visible, f.maxLVs)
+	}
 	pool := g.p.Groups[g.name].ThinPool
 	if pool == "" {
 		if _, held := f.notAllocatable(); wanted > f.Free-held {

@@ -36,6 +36,8 @@ type Facts struct {
 	unfit      string // why the configuration does not allow its use
 	unlocked   error  // a shared group was read without its lock: the facts do not suffice for a set-up
 	Missing    int    // the number of missing physical volumes
+	maxLVs     int64  // the greatest number of volumes that are not hidden; 0 = no limit
+	visible    int64  // the number of these volumes
 	PVs        []PV
 	LVs        map[string]Logical // by name, hidden ones included
 	names      map[volume.UUID]string

@@ -31,6 +31,7 @@ type fakeLVM struct {
 	gaps string // JSON: free extents
 	segs string // JSON: segments of thin volumes
 
+	maxLVs  int
 	missing int      // disks; LVM creates and extends nothing then
 	ran     []string // what was started
 
@@ -373,8 +374,8 @@ func (f *fakeLVM) report() string {
 		lvs = append(lvs, fmt.Sprintf(`{"lv_name":%q,"lv_uuid":%q,"lv_size":"%d","lv_attr":%q,"lv_tags":%q,"lv_layout":%q,"lv_role":%q,"lv_health_status":%q,"pool_lv":%q,"origin":%q,"lv_lockargs":%q}`,
 			name, lv.uuid.Earlier(), lv.size, cmp.Or(lv.attr, "-wi-XX----"), strings.Join(lv.tags, ","), layout, role, lv.health, lv.pool, lv.origin, map[bool]string{true: "1.0.0:70254592"}[f.lockType != "" && (lv.pool == "" || layout == "cache") && !strings.Contains(role, "thicksnapshot")]))
 	}
-	return fmt.Sprintf(`{"report":[{"vg":[{"vg_name":"vg0","vg_uuid":%q,"vg_extent_size":"4194304","vg_size":"%d","vg_free":"%d","vg_lock_type":%q,"vg_exported":"","vg_missing_pv_count":"%d"}],"pv":[%s],"lv":[%s],"pvseg":[%s],"seg":[%s]}]}`,
-		vgUUID, 1<<31, f.free, f.lockType, f.missing, f.pvs, strings.Join(lvs, ","), f.gaps, f.segs)
+	return fmt.Sprintf(`{"report":[{"vg":[{"vg_name":"vg0","vg_uuid":%q,"vg_extent_size":"4194304","vg_size":"%d","vg_free":"%d","vg_lock_type":%q,"vg_exported":"","vg_missing_pv_count":"%d","max_lv":"%d"}],"pv":[%s],"lv":[%s],"pvseg":[%s],"seg":[%s]}]}`,
+		vgUUID, 1<<31, f.free, f.lockType, f.missing, f.maxLVs, f.pvs, strings.Join(lvs, ","), f.gaps, f.segs)
 }
 
 func (f *fakeLVM) lookUp(p *Provider, name string) volume.LV {

@@ -15,7 +15,7 @@ import (
 // The columns of a report. None needs device-mapper, for which LVM would query each active volume;
 // that takes seconds for hundreds of volumes.
 var columns = []struct{ report, names string }{
-	{"vg", "vg_name,vg_uuid,vg_extent_size,vg_size,vg_free,vg_lock_type,vg_exported,vg_missing_pv_count"},
+	{"vg", "vg_name,vg_uuid,vg_extent_size,vg_size,vg_free,vg_lock_type,vg_exported,vg_missing_pv_count,max_lv"},
 	{"pv", "pv_name,pv_uuid,pv_missing,pv_allocatable,pv_size,pv_free,pv_tags"},
 	{"lv", "lv_name,lv_uuid,lv_size,lv_attr,lv_tags,lv_layout,lv_role,lv_health_status,pool_lv,origin,lv_lockargs"},
 }
@@ -100,6 +100,7 @@ func (f *Facts) addGroup(row *row) {
 	f.LockType = row.text("vg_lock_type")
 	f.Exported = row.flag("vg_exported", "exported")
 	f.Missing = int(row.number("vg_missing_pv_count"))
+	f.maxLVs = row.number("max_lv")
 }
 
 func (f *Facts) addDisk(row *row) {
@@ -144,6 +145,9 @@ func (f *Facts) addVolume(row *row) {
 	}
 	f.LVs[l.Name], f.names[l.UUID] = l, l.Name
 	f.count(l)
+	if !l.Hidden {
+		f.visible++
+	}
 	if l.Cache != "" {
 		f.cached[l.Cache] = l.Name
 	}

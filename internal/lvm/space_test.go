@@ -21,6 +21,7 @@ func TestLargestVolume(t *testing.T) {
 		limits volume.Limits
 		used   int // percent of the pool
 		there  int // volumes that flexd has created
+		maxLVs int
 		want   int64
 		why    string
 	}{
@@ -30,6 +31,8 @@ func TestLargestVolume(t *testing.T) {
 		"full":           {why: "no space in volume group vg0"},
 		"maxTotalSize":   {free: 10 * extent, limits: volume.Limits{Group: volume.Limit{MaxTotalSize: 3*extent + 1}}, want: 3 * extent},
 		"maxVolumes":     {free: 10 * extent, limits: volume.Limits{Group: volume.Limit{MaxVolumes: 1}}, there: 1, why: "maxVolumes"},
+		"max_lv":         {free: 10 * extent, maxLVs: 1, there: 1, why: "may have 1 (max_lv)"},
+		"below max_lv":   {free: 10 * extent, maxLVs: 2, there: 1, want: 10 * extent},
 		"perNamespace":   {free: 10 * extent, limits: volume.Limits{Namespace: volume.Limit{MaxTotalSize: 2 * extent}}, want: 2 * extent},
 		"pool":           {group: thin, limits: volume.Limits{Reserve: 10}, want: 22 * extent},
 		"overcommit":     {group: thin, limit: 1 << 50, limits: volume.Limits{Reserve: 10, Overcommit: true}, want: 1 << 50},
@@ -40,7 +43,7 @@ func TestLargestVolume(t *testing.T) {
 			t.Parallel()
 			f, _ := newFake(t, 0)
 			p := f.provider(row.group)
-			f.free = row.free
+			f.free, f.maxLVs = row.free, row.maxLVs
 			f.pvs = `{"pv_name":"/dev/sda","pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-000001","pv_missing":"","pv_allocatable":"allocatable","pv_size":"2147483648","pv_free":"4194304","pv_tags":""}`
 			p.Limits = func(string) *volume.Limits { return &row.limits }
 			if row.group.ThinPool != "" {

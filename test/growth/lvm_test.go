@@ -68,7 +68,7 @@ func (g *group) Run(_ context.Context, c run.Cmd) (run.Result, error) {
 	switch {
 	case c.Argv[1] == "fullreport":
 		return run.Result{Stdout: fmt.Appendf(nil, `{"report":[{"vg":[{"vg_name":"vg0","vg_uuid":%q,"vg_extent_size":"4194304","vg_size":"0","vg_free":"0",`+
-			`"vg_lock_type":"","vg_exported":"","vg_missing_pv_count":"0"}],"pv":[],"lv":[%s],"pvseg":[%s],"seg":[]}]}`, vgUUID, strings.Join(g.lvs, ","), strings.Join(g.segments, ","))}, nil
+			`"vg_lock_type":"","vg_exported":"","vg_missing_pv_count":"0","max_lv":"0"}],"pv":[],"lv":[%s],"pvseg":[%s],"seg":[]}]}`, vgUUID, strings.Join(g.lvs, ","), strings.Join(g.segments, ","))}, nil
 	case c.Argv[1] == "lvchange" && strings.Contains(strings.Join(c.Argv, " "), " -an "):
 		g.mu.Lock()
 		defer g.mu.Unlock()
