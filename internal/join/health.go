@@ -116,26 +116,28 @@ func (s *facts) filesystem() (text, hint string) {
 
 // readOnly checks whether a volume was made read-only under a mount.
 func (s *facts) readOnly() {
-	if !s.device.ReadOnly && (s.volume == nil || !s.volume.ReadOnly) {
+	what, remedy, writable := "its device", "lvchange -prw "+s.title(), "blockdev --setrw "+s.device.Path
+	switch {
+	case s.volume != nil && s.volume.ReadOnly:
+		what = "the logical volume"
+	case !s.device.ReadOnly:
 		s.remounted()
 		return
-	}
-	remedy := "lvchange -prw " + s.title()
-	if s.volume != nil && !s.volume.ReadOnly {
+	case !s.lvm():
+		remedy = writable
+	default:
 		remedy = "remove it from activation/read_only_volume_list in lvm.conf, if it is there; then " + remedy // a refresh
 		if s.g.older {
 			remedy = s.noRefresh()
 		} else if s.g.Short != "" {
 			remedy = s.g.Short + "; then " + remedy
 		}
-	}
-	if !s.lvm() {
-		remedy = "blockdev --setrw " + s.device.Path
+		remedy = writable + "; if it stays read-only: " + remedy
 	}
 	for _, m := range s.mounts() {
 		if !m.ReadOnly && !m.SuperReadOnly {
 			s.add(ReadOnly, "", "if it is to be written: "+remedy+"; if not: delete the pod, and mount it with readOnly: true",
-				"the logical volume is read-only, and %s is mounted read-write at %s%s: the kernel may fail its writes", m.What, m.Dir, s.claimedFor(m.Dir))
+				"%s is read-only, and %s is mounted read-write at %s%s: the kernel may fail its writes", what, m.What, m.Dir, s.claimedFor(m.Dir))
 			return
 		}
 	}

@@ -241,11 +241,11 @@ func TestDisagreements(t *testing.T) {
 		{"a disk of it is missing, and it is not used", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Missing = "PV p1" }}, nil},
 		{"a disk of it is missing, and it gives errors", []func(*Group){func(g *Group) { g.Volumes[0].Missing, g.Devices[0].Broken = "PV p1", "an error target" }}, []string{"stale-mapping data: error target"}},
 		{"made read-only under a writable mount", []func(*Group){func(g *Group) { g.Volumes[0].ReadOnly = true }}, []string{"read-only data: ext4 from /dev/dm-3 is mounted read-write at " + pod + " for pod default/web-0|lvchange -prw vg0/data|readOnly: true"}},
-		{"its device made read-only under a writable mount", []func(*Group){func(g *Group) { g.Devices[0].ReadOnly = true }}, []string{"read-only data: read-only"}},
+		{"its device made read-only under a writable mount", []func(*Group){func(g *Group) { g.Devices[0].ReadOnly = true }}, []string{"read-only data: its device is read-only|: blockdev --setrw /dev/dm-3; |read_only_volume_list|lvchange -prw vg0/data"}},
 		{"read-only under a read-only mount", []func(*Group){func(g *Group) {
 			g.Volumes[0].ReadOnly, g.Devices[0].ReadOnly, g.Mounts[0].ReadOnly, g.Mounts[0].SuperReadOnly = true, true, true, true
 		}}, nil},
-		{"a loop device made read-only under a writable mount", []func(*Group){func(g *Group) { g.Kind, g.Devices[0].ReadOnly = "loopdev", true }}, []string{"read-only data: blockdev --setrw /dev/dm-3"}},
+		{"a loop device made read-only under a writable mount", []func(*Group){func(g *Group) { g.Kind, g.Devices[0].ReadOnly = "loopdev", true }}, []string{"read-only data: its device is read-only|: blockdev --setrw /dev/dm-3; if not"}},
 		{"its superblock remounted read-only", []func(*Group){func(g *Group) { g.Mounts[0].SuperReadOnly = true }}, []string{"read-only data: read-only on a writable device|for pod default/web-0|dmesg|fsck|mount -o remount,rw " + pod}},
 		{"its mount remounted read-only", []func(*Group){func(g *Group) { g.Mounts[0].ReadOnly = true }}, []string{"read-only data: the mount at " + pod + ", for pod default/web-0|mount -o remount,bind,rw " + pod}},
 		{"the superblock of two mounts remounted read-only", []func(*Group){func(g *Group) {

@@ -220,7 +220,7 @@ func (l MountSpec) explain(err error, said string) error {
 // unreplayed refuses a filesystem whose journal the kernel cannot replay.
 func unreplayed(l MountSpec) error {
 	h := handle(l.Device)
-	how, command := " (first take it out of activation/read_only_volume_list in lvm.conf, if it is there)", fmt.Sprintf("lvchange -prw %s", h.Name)
+	how, command := " (first take it out of activation/read_only_volume_list in lvm.conf, if it is there)", fmt.Sprintf("lvchange -prw %[1]s; if its device is active: blockdev --setrw /dev/%[1]s", h.Name)
 	if h.File != "" {
 		how, command = "", fmt.Sprintf("chmod u+w %[1]s; losetup -nO NAME -j %[1]s | xargs -r losetup -d", volume.Quote(h.File))
 	}

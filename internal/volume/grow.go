@@ -26,7 +26,7 @@ func (p *planner) expand(c Call) {
 		p.refuse(c, Conflict, "it is not mounted, and a filesystem is extended only while it is mounted: mount it first")
 		return
 	case p.readOnlyLV() && !p.h.LV.ReadOnly && lv.File.Path == "":
-		p.refuse(c, Conflict, "its device is read-only and cannot be extended: remove it from activation/read_only_volume_list in lvm.conf, if it is there; then: lvchange -prw %s", lv.Name)
+		p.refuse(c, Conflict, "its device is read-only and cannot be extended: blockdev --setrw %s; if it stays read-only: remove it from activation/read_only_volume_list in lvm.conf, if it is there; then lvchange -prw %s", p.device(), lv.Name)
 		return
 	case p.readOnlyLV():
 		p.refuse(c, Conflict, "the volume is read-only and cannot be extended")
