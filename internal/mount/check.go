@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -66,12 +67,24 @@ func replay(dev *os.File, d volume.Device, sb superblock) error {
 	}
 }
 
+// marked refuses an ext4 whose MMP block is in use. The mark of an e2fsck that was killed also stops the
+// next one.
+func marked(d volume.Device, said string) *Refusal {
+	return &Refusal{
+		What: fmt.Sprintf("the MMP block of the ext4 on %s says that another node uses it, or that an e2fsck was killed: %s", d.Path, said),
+		Hint: "make sure that no other node uses the volume, since both would destroy its data; then, and the next mount checks it: " + handle(d).Command("tune2fs -f -E clear_mmp DEV"),
+		Why:  volume.Damaged,
+	}
+}
+
 // e2fsckError explains e2fsck's exit status, a sum of bits.
 func e2fsckError(d volume.Device, code int, said string) error {
 	dev := d.Path
 	switch {
 	case code&^1 == 0: // clean, or corrected
 		return nil
+	case code&4 != 0 && strings.Contains(said, "MMP"):
+		return marked(d, said)
 	case code&4 != 0:
 		return &Refusal{
 			What: fmt.Sprintf("e2fsck found errors on %s that it may not repair by itself: %s", dev, said),

@@ -111,7 +111,11 @@ func build(dev *os.File, l MountSpec) (mnt int, err error) {
 		mnt, err = assemble(l)
 	}
 	if l.First && errors.Is(err, unix.EBUSY) {
-		return -1, fmt.Errorf("%w (%w)", &BusyError{What: describeDevice(l.Device), Holders: DeviceHolders(l.Device)}, err)
+		busy := &BusyError{What: describeDevice(l.Device), Holders: DeviceHolders(l.Device)}
+		if sb, _ := readSuperblock(dev, l.FSType); sb.MMP && len(busy.Holders) == 0 {
+			return -1, marked(l.Device, err.Error())
+		}
+		return -1, fmt.Errorf("%w (%w)", busy, err)
 	}
 	if mayHaveTwin(l.FSType, err) {
 		if why := onlyTwins(dev, l.Device); why != nil {

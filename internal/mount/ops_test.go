@@ -316,6 +316,38 @@ func TestCheckVerdicts(t *testing.T) {
 	}
 }
 
+// An e2fsck that was killed leaves a mark in an ext4 with MMP, which e2fsck itself never removes.
+func TestCheckMMP(t *testing.T) {
+	r := newRig(t, 64*mib)
+	r.sh("mkfs.ext4", "-q", "-b", "4096", "-O", "mmp,^metadata_csum", "-E", "mmp_update_interval=1", r.dev.Path)
+	_, text, _ := strings.Cut(r.sh("dumpe2fs", "-h", r.dev.Path), "MMP block number:")
+	var block int64
+	if _, err := fmt.Sscan(text, &block); err != nil {
+		t.Fatal(err)
+	}
+	dev, err := os.OpenFile(r.dev.Path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = dev.WriteAt([]byte{0x50, 0x4d, 0x4d, 0xe2}, block*4096+4)
+	if err := errors.Join(err, dev.Close()); err != nil {
+		t.Fatal(err)
+	}
+	err = r.Check(t.Context(), r.lock, r.dev, "ext4")
+	refusal, _ := errors.AsType[*Refusal](err)
+	if refusal == nil || !strings.Contains(refusal.Hint, "no other node") || !strings.Contains(refusal.Hint, "tune2fs -f -E clear_mmp $L; losetup -d") {
+		t.Errorf("got %+v", err)
+	}
+	err = r.Mount(t.Context(), r.lock, MountSpec{Device: r.dev, FSType: "ext4", Dir: r.mkdir("m"), Root: r.dir, First: true}, yes)
+	if refusal, _ := errors.AsType[*Refusal](err); refusal == nil || !strings.Contains(refusal.Hint, "clear_mmp") {
+		t.Errorf("mount: got %+v", err)
+	}
+	r.sh("tune2fs", "-f", "-E", "clear_mmp", r.dev.Path)
+	if err := r.Check(t.Context(), r.lock, r.dev, "ext4"); err != nil {
+		t.Error(err)
+	}
+}
+
 // Ensure that the error for a missing program names its package.
 func TestMissingTool(t *testing.T) {
 	_, err := tool(limits{}, "some-package", nil, "no-such-program")

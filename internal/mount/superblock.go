@@ -21,6 +21,7 @@ type superblock struct {
 	Log     bool // ext4, btrfs: a journal or log has to be replayed
 
 	FastCommit bool // ext4: it has fast commits
+	MMP        bool // ext4: it has a mark of the node that uses it
 
 	Unfinished bool // xfs: mkfs has not ended
 
@@ -62,6 +63,7 @@ func parseSuperblock(b []byte, fsType string) (superblock, error) {
 		s.Failed = le.Uint16(b[58:])&2 != 0 // EXT4_ERROR_FS
 		s.MountOptions = ext4Options(b)
 		s.FastCommit = le.Uint32(b[0x5c:])&0x400 != 0                // COMPAT_FAST_COMMIT
+		s.MMP = le.Uint32(b[0x60:])&0x100 != 0                       // INCOMPAT_MMP
 		s.Log = le.Uint32(b[0x60:])&0x4 != 0                         // INCOMPAT_RECOVER
 		s.Unclean = s.Failed || s.Log || le.Uint16(b[58:])&1 == 0 || // EXT4_VALID_FS
 			int16(le.Uint16(b[54:])) > 0 && le.Uint16(b[52:]) >= le.Uint16(b[54:]) || // mounts since the last check
