@@ -47,7 +47,7 @@ func providers(live *config.Live, runner children.Runner, locks locks) kinds {
 	loop.Limits = limits
 	real := lvm.New(lvm.Options{
 		Locks:  locks,
-		Runner: runner, LockDir: filepath.Join(cfg.RunDir, "lanes"), Groups: groups,
+		Runner: runner, LockDir: filepath.Join(cfg.RunDir, "lanes"), DiskDir: filepath.Join(cfg.RunDir, "disks"), Groups: groups,
 		Limits: limits, Filter: cfg.LVMFilter, CallDeadline: cfg.CallDeadline, Host: cfg.NodeName,
 	})
 	any := unconfigured{loop, real}

@@ -50,10 +50,11 @@ type scope struct {
 	devices  []string // LVM sees only these disks; nil = all
 	excluded []string // disks that do not respond
 	unsure   []string // the excluded disks that may belong to the group
+	silent   []string // those that no report of a group has, and that LVM would read if they responded
 }
 
 // plainOutput overrides settings of the host's lvm.conf that add text to each line of output.
-const plainOutput = `log{prefix="" command_names=0 report_command_log=0}`
+const plainOutput = `log{silent=0 prefix="" command_names=0 report_command_log=0}`
 
 // words returns the options of a command, with additional configuration.
 func (s scope) words(more string) []string {
@@ -112,7 +113,7 @@ func (p *Provider) scopeOf(ctx context.Context, g *group) (scope, error) {
 	}
 	list, _ := p.DM.List()
 	others, unknown := p.hanging(g, list)
-	s := scope{unsure: unknown, excluded: slices.Concat(others, unknown, p.hangingPools(list))}
+	s := scope{unsure: unknown, silent: unknown, excluded: slices.Concat(others, unknown, p.hangingPools(list))}
 	if len(s.excluded) > 0 {
 		entries, err := p.devicesEntries(ctx)
 		if err != nil {
@@ -127,6 +128,9 @@ func (p *Provider) scopeOf(ctx context.Context, g *group) (scope, error) {
 				return scope{}, s.incomplete()
 			}
 		}
+	}
+	if s.devices == nil {
+		s.silent = slices.DeleteFunc(slices.Clone(unknown), func(path string) bool { return rejects(filter, p.allNames([]string{path})) })
 	}
 	filter = append(quoted(reject(p.allNames(s.excluded))), filter...)
 	s.config = "devices{scan_lvs=0 filter=[" + strings.Join(filter, ",") + "]} " + plainOutput

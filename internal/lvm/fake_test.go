@@ -79,9 +79,10 @@ func newFake(t *testing.T, n int) (*fakeLVM, *Provider) {
 
 func (f *fakeLVM) provider(g Group) *Provider {
 	dir := f.t.TempDir()
-	p := New(Options{Runner: f, DM: f, LockDir: filepath.Join(dir, "locks"), Dev: filepath.Join(dir, "dev"), Groups: map[string]Group{"vg0": g, "other": g}})
+	p := New(Options{Runner: f, DM: f, LockDir: filepath.Join(dir, "locks"), DiskDir: filepath.Join(dir, "disks"), Dev: filepath.Join(dir, "dev"), Groups: map[string]Group{"vg0": g, "other": g}})
 	p.Leads = func(string, string) bool { return true } // its commands make no nodes
 	p.diskGone = func(string) bool { return false }
+	p.diskID, p.udevDir = func(path string) string { return path }, filepath.Join(dir, "udev")
 	p.devicesOn = f.devicesOn
 	p.requests = func(string) (bool, int64) { return false, 0 }
 	p.pending = func(string, []devmapper.Mapped) []disk { return nil }

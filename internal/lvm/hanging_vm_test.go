@@ -72,6 +72,35 @@ func TestVMHangingDisk(t *testing.T) {
 	}
 }
 
+// The original of a disk hangs, and its clone responds: after a restart LVM finds the whole group on the clone.
+func TestVMHangingOriginal(t *testing.T) {
+	l := newLab(t)
+	lv := l.lv("data", "8M")
+	for i, name := range []string{"original", "clone"} {
+		l.sh("dmsetup", "create", "--noudevsync", name, "--table", "0 204800 linear "+l.disks[2+i]+" 2048")
+	}
+	l.sh("dmsetup", "mknodes")
+	t.Cleanup(func() { exec.Command("dmsetup", "resume", "--noudevsync", "original").Run() })
+	l.sh("vgcreate", "-q", "vg1", "/dev/mapper/original")
+	l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-L", "8M", "-n", "there", "vg1")
+	there := func() (volume.LV, error) { return l.LookUp(t.Context(), volume.Name{VG: "vg1", LV: "there"}) }
+	if lv, err := there(); err != nil || lv.Presence != volume.Present {
+		t.Fatalf("got %+v %v", lv, err)
+	}
+	l.sh("dd", "if=/dev/mapper/original", "of=/dev/mapper/clone", "bs=1M", "conv=fsync")
+	l.sh("dmsetup", "suspend", "--nolockfs", "--noudevsync", "original")
+	l.restart(Group{})
+	_, err := there()
+	is(t, err, ErrFailed, "/dev/mapper/clone may be a copy", "/dev/mapper/original")
+	l.activate(lv) // of another group
+	l.deactivate(lv)
+	l.sh("dmsetup", "resume", "--noudevsync", "original")
+	l.sh("wipefs", "-qaf", "/dev/mapper/clone")
+	if lv, err := there(); err != nil || lv.Presence != volume.Present {
+		t.Errorf("got %+v %v", lv, err)
+	}
+}
+
 // An NVMe disk hangs, with the kernel's multipath as by default: Linux 6.1 counts its requests only for its
 // path.
 func TestVMHangingNVMe(t *testing.T) {

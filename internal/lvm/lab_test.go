@@ -45,7 +45,7 @@ func newLab(t *testing.T) *lab {
 // restart makes the provider forget its state.
 func (l *lab) restart(g Group) {
 	l.recorder = &recorder{t: l.T, Runner: run.NewExec()}
-	l.Provider = New(Options{Runner: l.recorder, LockDir: filepath.Join(l.dir, "locks"), Groups: map[string]Group{"vg0": g, "vg1": {}}})
+	l.Provider = New(Options{Runner: l.recorder, LockDir: filepath.Join(l.dir, "locks"), DiskDir: filepath.Join(l.dir, "disks"), Groups: map[string]Group{"vg0": g, "vg1": {}}})
 }
 
 func (l *lab) wipe() {

@@ -39,6 +39,8 @@ type group struct {
 
 	confirmed atomic.Pointer[Facts] // the facts that a survey has compared with the devices twice
 
+	seen map[string]string // the disks of a diskNote; only for the running report; nil = the note was not read yet
+
 	mu      sync.Mutex
 	clock   uint64 // guarded by mu, like the fields below
 	gen     uint64 // counts possible changes of the metadata

@@ -26,6 +26,7 @@ type Options struct {
 	Runner  run.Runner
 	DM      DM               // nil = the kernel's
 	LockDir string           // the directory of the lock files of volume groups
+	DiskDir string           // the directory of the notes about the disks of volume groups, for one boot; "" = none are kept
 	Groups  map[string]Group // by VG
 	Filter  []string         // the `filter` of every command; nil = DefaultFilter before the host's own
 
@@ -80,7 +81,9 @@ type Provider struct {
 
 	lvmDir         string                                // where LVM has its configuration
 	commandTimeout time.Duration                         // of a command that changes something; less in tests
+	udevDir        string                                // udev's database
 	diskGone       func(number string) bool              // diskGone; replaced in tests
+	diskID         func(path string) string              // diskID; replaced in tests
 	devicesOn      func(number string) ([]string, error) // devicesOn; replaced in tests
 
 	requests func(number string) (waiting bool, done int64)   // requests; replaced in tests
@@ -106,7 +109,7 @@ func New(o Options) *Provider {
 	o.Dev, o.Host = cmp.Or(o.Dev, "/dev"), tagWord(o.Host)
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
-		lvmDir: "/etc/lvm", commandTimeout: o.within(changeDeadline), diskGone: diskGone, devicesOn: devicesOn,
+		lvmDir: "/etc/lvm", udevDir: "/run/udev/data", commandTimeout: o.within(changeDeadline), diskGone: diskGone, diskID: diskID, devicesOn: devicesOn,
 		requests: func(number string) (bool, int64) { return requests("/sys", number) },
 		pending:  func(dev string, list []devmapper.Mapped) []disk { return pendingDisks("/sys", dev, list) },
 		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{}, mayHold: map[volume.UUID]bool{}, taken: map[volume.UUID]volume.Taken{}, stalled: map[string]int64{},

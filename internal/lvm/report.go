@@ -91,6 +91,20 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 	return f, nil
 }
 
+// twice describes the disks of the group that LVM sees twice, from the messages of a report.
+func (f *Facts) twice(stderr []byte) (all []string) {
+	for line := range strings.Lines(string(stderr)) {
+		rest, _ := strings.CutPrefix(strings.TrimSpace(line), "WARNING: Not using device ")
+		path, uuid, _ := strings.Cut(strings.TrimSuffix(rest, "."), " for PV ")
+		for _, pv := range f.PVs {
+			if pv.UUID == uuid {
+				all = append(all, fmt.Sprintf("PV %s is on %s and on %s", uuid, pv.Path, path))
+			}
+		}
+	}
+	return all
+}
+
 func (f *Facts) addGroup(row *row) {
 	f.Name = row.text("vg_name")
 	f.UUID = row.uuid("vg_uuid")

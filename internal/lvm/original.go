@@ -1,0 +1,143 @@
+package lvm
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/flexd/flexd/internal/procfs"
+	"github.com/flexd/flexd/internal/sysfs"
+)
+
+// A diskNote has the disks of a volume group in the last report that read all disks. It is in the run
+// directory, for the next flexd. A note that cannot be read or written is as good as none: flexd refuses
+// more then.
+type diskNote struct {
+	Boot  string
+	Disks map[string]string // by the uuid of the PV, see diskID
+}
+
+// checkOriginals fails if the report may be about a copy of a disk, such as a snapshot of a SAN: it has a PV
+// on a disk on which flexd has not seen it yet, while a disk that may be the original does not respond. Only
+// the group's report calls it.
+func (g *group) checkOriginals(f *Facts, silent, twice []string) error {
+	now := map[string]string{}
+	for _, pv := range f.PVs {
+		if id := g.p.diskID(pv.Path); !pv.Missing && id != "" {
+			now[pv.UUID] = id
+		}
+	}
+	if g.seen == nil {
+		g.seen = g.readNote()
+	}
+	silent = slices.DeleteFunc(slices.Clone(silent), func(path string) bool { return hasOther(g.p.udevDir, blockNumber(path), f.PVs) })
+	if len(silent) == 0 {
+		if len(twice) == 0 && !maps.Equal(g.seen, now) {
+			g.seen = now
+			g.writeNote()
+		}
+		return nil
+	}
+	for _, pv := range f.PVs {
+		if id := now[pv.UUID]; !pv.Missing && (id == "" || id != g.seen[pv.UUID]) {
+			return fmt.Errorf("the disk %s may be a copy: flexd has not seen PV %s on it yet, and LVM does not read these disks, which do not respond and may be the original: %s. Wait until they respond, or detach them (dmesg). If they do not belong to the group, and LVM uses no devices file: reject them with lvmFilter or with LVM's own filter", pv.Path, pv.UUID, strings.Join(silent, ", "))
+		}
+	}
+	return nil
+}
+
+func (g *group) readNote() map[string]string {
+	var note diskNote
+	text, _ := os.ReadFile(filepath.Join(g.p.DiskDir, g.name))
+	boot, err := procfs.BootID()
+	if json.Unmarshal(text, &note) != nil || err != nil || note.Boot != boot || note.Disks == nil {
+		return map[string]string{}
+	}
+	return note.Disks
+}
+
+func (g *group) writeNote() {
+	boot, err := procfs.BootID()
+	text, jerr := json.Marshal(diskNote{boot, g.seen})
+	if err == nil && jerr == nil && g.p.DiskDir != "" {
+		_ = os.MkdirAll(g.p.DiskDir, 0o700)
+		_ = os.WriteFile(filepath.Join(g.p.DiskDir, g.name), text, 0o600)
+	}
+}
+
+// diskID identifies the disk at a path until the next boot; "" = there is none. Kernels before 5.15 have only
+// the number, which a later disk may get.
+func diskID(path string) string {
+	number := blockNumber(path)
+	if number == "" {
+		return ""
+	}
+	dir := "/sys/dev/block/" + number
+	seq, err := sysfs.Line(dir + "/diskseq")
+	if err != nil {
+		seq, _ = sysfs.Line(dir + "/../diskseq") // of the disk of a partition
+	}
+	return number + " " + seq
+}
+
+// hasOther reports whether a disk has something else than one of these PVs, according to udev's database.
+func hasOther(udevDir, number string, pvs []PV) bool {
+	text, err := os.ReadFile(filepath.Join(udevDir, "b"+number))
+	if err != nil {
+		return false
+	}
+	var kind, table, uuid string
+	for line := range strings.Lines(string(text)) {
+		switch key, value, _ := strings.Cut(strings.TrimSpace(line), "="); key {
+		case "E:ID_FS_TYPE":
+			kind = value
+		case "E:ID_FS_UUID":
+			uuid = value
+		case "E:ID_PART_TABLE_TYPE":
+			table = value
+		}
+	}
+	switch kind {
+	case "LVM2_member":
+		return uuid != "" && !slices.ContainsFunc(pvs, func(pv PV) bool { return pv.UUID == uuid })
+	case "mpath_member": // of any contents
+		return false
+	case "":
+		_, err := os.Stat("/sys/dev/block/" + number + "/partition") // udev gives a partition the table of its disk
+		return table != "" && os.IsNotExist(err)
+	}
+	return true
+}
+
+// rejects reports whether a filter, with quoted elements, rejects a disk with these names: LVM accepts a disk
+// if the first element that matches one of its names accepts. An element that may mean something else to
+// LVM than to Go counts as one that accepts.
+func rejects(filter, names []string) (rejected bool) {
+	for _, name := range names {
+		for _, quoted := range filter {
+			element, err := strconv.Unquote(quoted)
+			if err != nil || len(element) < 3 || strings.ContainsAny(element, `\{`) {
+				return false
+			}
+			pattern, err := regexp.Compile(element[2 : len(element)-1])
+			if err != nil {
+				return false
+			}
+			if !pattern.MatchString(name) {
+				continue
+			}
+			if element[0] != 'r' {
+				return false
+			}
+			rejected = true
+			break
+		}
+	}
+	return rejected
+}
