@@ -75,6 +75,9 @@ func unknownReason(s join.Survey) string {
 	if s.Kernel != "" && s.Kernel != s.Metadata {
 		all = append(all, s.Kernel)
 	}
+	if s.Twice != "" {
+		all = append(all, s.Twice)
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.Unread)) {
 		all = append(all, s.Unread[name])
 	}

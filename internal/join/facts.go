@@ -58,6 +58,7 @@ type Survey struct {
 	Directory string                 // of the files of a loopdev group
 	Refused   map[volume.UUID]string // why a file there with that uuid is not a volume
 	Unread    map[string]string      // why a file could not be read, by name: its volume is unknown
+	Twice     string                 // a disk that is visible twice, with the remedy: which one is right is unknown; "" = none
 	Short     string                 // a disk that is smaller than its physical volume, with the remedy, "" = none
 }
 

@@ -164,8 +164,8 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 		stays = "it stays active until a reshape has ended, which continues only while it is active: " + volume.Reshaping(now.reshaped)
 	} else if now.syncing != "" {
 		stays = "it stays active until the RAID " + now.syncing + " is in sync: its synchronization continues only while it is active (lvs -a -o name,sync_percent)"
-	} else if partial := cmp.Or(now.lost, f.partial(l, true)); partial != "" {
-		stays = "it stays active, because LVM would not activate it again: " + partial
+	} else if why := cmp.Or(now.lost, f.inactivatable(l, true)); why != "" {
+		stays = "it stays active, because LVM would not activate it again: " + why
 	}
 	if stays != "" && earlier == "" && !below.allGone(m) {
 		return stays

@@ -2,6 +2,7 @@ package lvm
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -57,7 +58,7 @@ const (
 	groupLockHint = "another machine holds its lock"
 )
 
-const duplicateHint = "one of its disks is visible twice (a copy, a snapshot, or a path of a multipath device): exclude one of the two (filter, devices file), or give a copy its own name (vgimportclone)"
+const duplicateHint = "one of its disks is visible twice (a copy, a snapshot, or a path of a multipath device): detach one of the two, or exclude it (filter, devices file); only copies of all disks of the group can become another group (vgimportclone with all of them)"
 
 // phrases maps LVM's messages to errors. The exit status is 5 for all failures. Each phrase
 // appears in a transcript in testdata.
@@ -131,6 +132,19 @@ func oneLine(stderr []byte) string {
 		lines = append(lines, line)
 	}
 	return strings.ToValidUTF8(strings.Join(lines, "; "), "?")
+}
+
+// duplicate returns the error of a group with disks that LVM sees twice, see twice; nil = there are none, or
+// the host's LVM ignores them.
+func (g *group) duplicate(ctx context.Context, twice []string) error {
+	if len(twice) == 0 {
+		return nil
+	}
+	text, _, _ := lvmconfig(ctx, g.p.Runner, "--typeconfig", "full", "devices/allow_changes_with_duplicate_pvs")
+	if strings.HasSuffix(strings.TrimSpace(text), "=1") {
+		return nil
+	}
+	return &Error{VG: g.name, Kind: ErrDuplicate, Text: duplicateHint + ": " + strings.Join(twice, ", ")}
 }
 
 // hangs reports whether an error says that a command still runs.

@@ -35,6 +35,7 @@ type Facts struct {
 	Exported   bool
 	unfit      string // why the configuration does not allow its use
 	unlocked   error  // a shared group was read without its lock: the facts do not suffice for a set-up
+	duplicate  error  // LVM sees a disk twice, and so changes and activates nothing
 	Missing    int    // the number of missing physical volumes
 	maxLVs     int64  // the greatest number of volumes that are not hidden; 0 = no limit
 	visible    int64  // the number of these volumes

@@ -95,6 +95,9 @@ func TestVMHangingOriginal(t *testing.T) {
 	l.activate(lv) // of another group
 	l.deactivate(lv)
 	l.sh("dmsetup", "resume", "--noudevsync", "original")
+	if lv, err := there(); err != nil || lv.Presence != volume.Foreign || !strings.Contains(lv.Reason, "visible twice") {
+		t.Errorf("both respond: got %+v %v", lv, err)
+	}
 	l.sh("wipefs", "-qaf", "/dev/mapper/clone")
 	if lv, err := there(); err != nil || lv.Presence != volume.Present {
 		t.Errorf("got %+v %v", lv, err)

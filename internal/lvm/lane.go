@@ -242,7 +242,10 @@ func (g *group) change(step string, args []string, more time.Duration) (run.Resu
 	case errors.As(err, new(*run.LockedError)):
 		return res, cmp.Or(g.blocked(), err)
 	}
-	return res, g.mustWait(classify(g.name, err, res.Stderr))
+	if err = classify(g.name, err, res.Stderr); errors.Is(err, ErrDuplicate) {
+		g.invalidate() // no event reports a copy
+	}
+	return res, g.mustWait(err)
 }
 
 // waitsFor describes the lock or daemon that an LVM command waits for; "" = not known.

@@ -156,7 +156,9 @@ func (g *group) read(ctx context.Context, scope scope) (*Facts, error) {
 	if len(scope.unsure) > 0 && f.Missing > missing {
 		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: scope.incomplete().Error()}
 	}
-	if err := g.checkOriginals(f, scope.silent, f.twice(res.Stderr)); err != nil {
+	twice := f.twice(res.Stderr)
+	f.duplicate = g.duplicate(ctx, twice)
+	if err := g.checkOriginals(f, scope.silent, twice); err != nil {
 		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: err.Error(), Err: err}
 	}
 	return f, nil

@@ -202,7 +202,7 @@ func (p *Provider) judge(f *Facts, name volume.Name) volume.LV {
 	if lv.Presence != volume.Present {
 		return lv
 	}
-	if why := f.partial(f.LVs[name.LV], false); why != "" {
+	if why := f.inactivatable(f.LVs[name.LV], false); why != "" {
 		if m, found, err := p.find(lv.UUID); err == nil && (!found || idle(m)) {
 			lv.Presence, lv.Reason = volume.Foreign, why
 		}

@@ -183,6 +183,15 @@ func (f *Facts) partial(l Logical, active bool) string {
 	return ""
 }
 
+// inactivatable returns why LVM does not activate a volume while a disk is missing or visible twice, see
+// partial.
+func (f *Facts) inactivatable(l Logical, active bool) string {
+	if f.duplicate != nil {
+		return f.duplicate.Error()
+	}
+	return f.partial(l, active)
+}
+
 // integrity reports whether a RAID has checksums: LVM activates it only with all its legs.
 func (f *Facts) integrity(raid string) bool {
 	_, ok := f.LVs[raid+"_rimage_0_imeta"]

@@ -61,6 +61,8 @@ func (g *group) unusable(f *Facts, thin bool) error {
 		return volume.Errorf(volume.Unusable, "%s", f.unfit)
 	case f.Exported:
 		return volume.Errorf(volume.Unusable, "volume group %s is exported: vgimport %[1]s", f.Name)
+	case f.duplicate != nil:
+		return f.duplicate
 	case f.Missing > 0:
 		return f.lacking()
 	case len(short) > 0:

@@ -55,6 +55,9 @@ func (g *group) survey(ctx context.Context, fresh bool) (join.Survey, *Facts) {
 		if short := f.shortages(); len(short) > 0 {
 			s.Short = short[0].String()
 		}
+		if f.duplicate != nil {
+			s.Twice = f.duplicate.Error()
+		}
 		if f.unplaced != nil {
 			s.Kernel = f.unplaced.Error()
 		}
