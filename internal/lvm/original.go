@@ -36,6 +36,11 @@ func (g *group) checkOriginals(f *Facts, silent, twice []string) error {
 	if g.seen == nil {
 		g.seen = g.readNote()
 	}
+	for _, pv := range f.PVs {
+		if was := g.failedOriginal(pv.UUID, now[pv.UUID]); len(twice) == 0 && was != "" {
+			return fmt.Errorf("the disk %s may be a copy: flexd has seen PV %s on %s, where udev still shows it, and LVM does not read it there now. Look at dmesg, and detach the disk that is not to be used", pv.Path, pv.UUID, was)
+		}
+	}
 	silent = slices.DeleteFunc(slices.Clone(silent), func(path string) bool { return hasOther(g.p.udevDir, blockNumber(path), f.PVs) })
 	if len(silent) == 0 {
 		if len(twice) == 0 && !maps.Equal(g.seen, now) {
@@ -86,31 +91,54 @@ func diskID(path string) string {
 	return number + " " + seq
 }
 
-// hasOther reports whether a disk has something else than one of these PVs, according to udev's database.
-func hasOther(udevDir, number string, pvs []PV) bool {
-	text, err := os.ReadFile(filepath.Join(udevDir, "b"+number))
-	if err != nil {
-		return false
+// failedOriginal returns the disk on which flexd has seen a PV before, if it seems to fail: LVM reads the PV
+// from another disk, and udev's database still has it on that one, which a process that wipes it would change.
+func (g *group) failedOriginal(uuid, now string) string {
+	was := g.seen[uuid]
+	number, _, _ := strings.Cut(was, " ")
+	path := filepath.Join(g.p.Dev, "block", number)
+	if was == "" || now == "" || now == was || g.p.diskID(path) != was {
+		return ""
 	}
-	var kind, table, uuid string
+	if found := readProbe(g.p.udevDir, number); found.kind != "LVM2_member" || found.uuid != uuid {
+		return ""
+	}
+	on, _ := g.p.devicesOn(number) // multipath, which may be slower than LVM
+	if number, _, _ := strings.Cut(now, " "); slices.Contains(on, number) {
+		return ""
+	}
+	return path
+}
+
+// A probe is what udev has found on a disk.
+type probe struct{ kind, table, uuid string }
+
+func readProbe(udevDir, number string) (found probe) {
+	text, _ := os.ReadFile(filepath.Join(udevDir, "b"+number))
 	for line := range strings.Lines(string(text)) {
 		switch key, value, _ := strings.Cut(strings.TrimSpace(line), "="); key {
 		case "E:ID_FS_TYPE":
-			kind = value
+			found.kind = value
 		case "E:ID_FS_UUID":
-			uuid = value
+			found.uuid = value
 		case "E:ID_PART_TABLE_TYPE":
-			table = value
+			found.table = value
 		}
 	}
-	switch kind {
+	return found
+}
+
+// hasOther reports whether a disk has something else than one of these PVs, according to udev's database.
+func hasOther(udevDir, number string, pvs []PV) bool {
+	found := readProbe(udevDir, number)
+	switch found.kind {
 	case "LVM2_member":
-		return uuid != "" && !slices.ContainsFunc(pvs, func(pv PV) bool { return pv.UUID == uuid })
+		return found.uuid != "" && !slices.ContainsFunc(pvs, func(pv PV) bool { return pv.UUID == found.uuid })
 	case "mpath_member": // of any contents
 		return false
 	case "":
 		_, err := os.Stat("/sys/dev/block/" + number + "/partition") // udev gives a partition the table of its disk
-		return table != "" && os.IsNotExist(err)
+		return found.table != "" && os.IsNotExist(err)
 	}
 	return true
 }

@@ -83,6 +83,48 @@ func TestSilentOriginal(t *testing.T) {
 	refused("a note of an earlier boot")
 }
 
+// The disk of a PV fails, and LVM reads a copy: flexd refuses it while the disk exists.
+func TestFailedOriginal(t *testing.T) {
+	f, p := newFake(t, 1)
+	p.udevDir = t.TempDir()
+	original := filepath.Join(p.Dev, "block", "8:0")
+	ids := map[string]string{"/dev/sda": "8:0 1", original: "8:0 1", "/dev/sdb": "8:16 2"}
+	p.diskID = func(path string) string { return ids[path] }
+	p.devicesOn = func(string) ([]string, error) { return nil, nil }
+	probed := func(text string) {
+		if err := os.WriteFile(p.udevDir+"/b8:0", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look := func() error { _, _, err := p.groups["vg0"].look(t.Context(), true); return err }
+	member := "E:ID_FS_TYPE=LVM2_member\nE:ID_FS_UUID=" + fakePVUUID(1) + "\n"
+	for _, row := range []struct {
+		name    string
+		change  func()
+		refused bool
+	}{
+		{"it fails", func() {}, true},
+		{"it is gone", func() { ids[original] = "" }, false},
+		{"its number has another disk", func() { ids[original] = "8:0 3" }, false},
+		{"it was wiped", func() { probed("E:ID_MODEL=x\n") }, false},
+		{"multipath", func() { p.devicesOn = func(string) ([]string, error) { return []string{"8:16"}, nil } }, false},
+	} {
+		f.pvs = fakePV(1, "/dev/sda")
+		ids[original] = "8:0 1"
+		probed(member)
+		if err := look(); err != nil {
+			t.Fatalf("%s: %v", row.name, err)
+		}
+		row.change()
+		f.pvs = fakePV(1, "/dev/sdb")
+		if err := look(); !row.refused && err != nil {
+			t.Errorf("%s: %v", row.name, err)
+		} else if row.refused {
+			is(t, err, ErrFailed, "/dev/sdb may be a copy", original, fakePVUUID(1))
+		}
+	}
+}
+
 // udev has probed a disk before it became silent.
 func TestDiskWithOther(t *testing.T) {
 	dir, pvs := t.TempDir(), []PV{{UUID: fakePVUUID(1)}}
