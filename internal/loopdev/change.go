@@ -1,6 +1,7 @@
 package loopdev
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,7 +115,8 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 				return volume.Errorf(volume.Conflict, "deactivate: it stays active: %s", why)
 			}
 		}
-		arg := detachArg{Device: d, UUID: lv.UUID, File: lv.File.Path, Known: known}
+		file, _ := p.file(lv.Name)
+		arg := detachArg{Device: d, UUID: lv.UUID, File: cmp.Or(lv.File.Path, file), Known: known}
 		if err := p.change(ctx, "deactivate", "loop-detach", lock, arg, nil); err != nil {
 			return err
 		}
@@ -132,11 +134,9 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 		return removeLink(link)
 	}
 	// The link still has the volume's old name, or the link of a later volume leads elsewhere.
-	links, err := filepath.Glob(filepath.Join(p.linkDir, "*", "*"))
-	for _, link := range links {
-		if leadsTo(link, d.Path) {
-			err = errors.Join(err, removeLink(link))
-		}
+	var err error
+	for _, link := range p.linksTo(d.Path) {
+		err = errors.Join(err, removeLink(link))
 	}
 	return err
 }

@@ -1,12 +1,14 @@
 package loopdev
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,7 +41,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	if err != nil {
 		return volume.Device{}, err
 	}
-	all, err := p.loopsOf(ctx, lv, file, at, s.candidates(file, at, lv.UUID))
+	all, err := p.loopsOf(ctx, lv, file, at, p.candidates(s, lv.Name, file, at, lv.UUID))
 	if err != nil {
 		return volume.Device{}, err
 	}
@@ -104,7 +106,7 @@ func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at In
 			same = f.Inode == id.Inode
 		}
 		if id.UUID != lv.UUID && lv.Presence == volume.Present && p.keptHere(l) {
-			all.reasons = append(all.reasons, formerFile(l, id))
+			all.reasons = append(all.reasons, formerFile(l, id, file))
 			continue
 		}
 		all.add(lv, file, at, l, id, same)
@@ -134,7 +136,7 @@ func (a *loops) add(lv volume.LV, file string, at Inode, l Loop, id identity, sa
 		a.own = &l // its file is gone
 	case l.Deleted && !same:
 		a.left = &l
-		refuse("/dev/%s still has a deleted file with the uuid of this volume: %s", l.Name, deletedAdvice(l))
+		refuse("/dev/%s still has a deleted file with the uuid of this volume: %s", l.Name, deletedAdvice(l, file))
 	case id.UUID == "":
 		refuse("/dev/%s is attached to %s, but not by flexd: %s", l.Name, file, detachAdvice(l.Name))
 	case id.UUID != lv.UUID:
@@ -159,8 +161,8 @@ func detachAdvice(loop string) string {
 }
 
 // onlyCopy is the refusal to detach the device of a deleted file.
-func onlyCopy(l Loop) error {
-	return volume.Errorf(volume.Conflict, "it stays active, because the file of /dev/%s was deleted: %s", l.Name, deletedAdvice(l))
+func onlyCopy(l Loop, file string) error {
+	return volume.Errorf(volume.Conflict, "it stays active, because the file of /dev/%s was deleted: %s", l.Name, deletedAdvice(l, file))
 }
 
 // keptHere reports whether l is of a deleted file, and this node's. Nodes in containers may have the same
@@ -174,13 +176,14 @@ func (p *Provider) keptHere(l Loop) bool {
 }
 
 // formerFile says that a device has the former file at a volume's path.
-func formerFile(l Loop, id identity) string {
-	return fmt.Sprintf("/dev/%s still has a deleted file with that name, of the volume %s: %s", l.Name, id.UUID, deletedAdvice(l))
+func formerFile(l Loop, id identity, file string) string {
+	return fmt.Sprintf("/dev/%s still has a deleted file with that name, of the volume %s: %s", l.Name, id.UUID, deletedAdvice(l, file))
 }
 
-// deletedAdvice overwrites no file, since flexd does not know which one is needed.
-func deletedAdvice(l Loop) string {
-	return fmt.Sprintf("its newest data may be only in /dev/%[1]s, which flexd keeps. Delete the pods that use it (lsblk /dev/%[1]s). If the data is needed: cp --sparse=always /dev/%[1]s %[2]s; flexd uuid --new %[2]s. Then: losetup -d /dev/%[1]s", l.Name, volume.Quote(l.BackingFile+"-rescued"))
+// deletedAdvice overwrites no file, since flexd does not know which one is needed. The directory of the deleted
+// file may not exist; that of the volume does.
+func deletedAdvice(l Loop, file string) string {
+	return fmt.Sprintf("its newest data may be only in /dev/%[1]s, which flexd keeps. Delete the pods that use it (lsblk /dev/%[1]s). If the data is needed: cp --sparse=always /dev/%[1]s %[2]s; flexd uuid --new %[2]s. Then: losetup -d /dev/%[1]s", l.Name, volume.Quote(cmp.Or(file, l.BackingFile)+"-rescued"))
 }
 
 // soleTimeout is how long a volume's device counts as the only one after a scan that found
@@ -234,12 +237,12 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 	case id.UUID == lv.UUID:
 		r.Text = fmt.Sprintf("%s and %s have the same uuid %s, and /dev/%s is attached to the second", file, other, lv.UUID, l.Name)
 		if l.Deleted {
-			r.Hint = deletedAdvice(l)
+			r.Hint = deletedAdvice(l, file)
 			break
 		}
 		// The second path may be of a filesystem that is not mounted any more, such as a disk that
 		// came back under another name: then there is one file only.
-		r.Hint = fmt.Sprintf("data written since the copy was made is only in the second file. Delete the pods that use the device. If the second file is the volume: mv %[2]s %[1]s; losetup -d /dev/%[3]s. If the first is the volume, or both are one file (ls -li %[1]s %[2]s): losetup -d /dev/%[3]s, and remove the copy, or make it a volume of its own: flexd uuid --new COPY", volume.Quote(file), volume.Quote(l.BackingFile), l.Name)
+		r.Hint = fmt.Sprintf("data written since the copy was made is only in the second file. Delete the pods that use the device. If the second file is the volume: mv %[2]s %[1]s && losetup -d /dev/%[3]s. If the first is the volume, or both are one file (ls -li %[1]s %[2]s): losetup -d /dev/%[3]s, and remove the copy, or make it a volume of its own: flexd uuid --new COPY", volume.Quote(file), volume.Quote(l.BackingFile), l.Name)
 	}
 	return r
 }
@@ -306,6 +309,20 @@ func whole(lv volume.LV, d volume.Device) volume.Device {
 // empty returns why a file without a sector is not used.
 func empty(lv volume.LV) string {
 	return fmt.Sprintf("its file has only %s: the file was truncated, or never filled; truncate -s SIZE gives it a size", volume.Bytes(lv.Size))
+}
+
+// linked returns the loop device to which a volume's link leads; "" = none. It finds the device of a file that
+// was moved away and deleted.
+func (p *Provider) linked(name volume.Name) string {
+	to, _ := os.Readlink(p.link(name))
+	loop, _ := strings.CutPrefix(to, "/dev/")
+	return loop
+}
+
+// linksTo returns the links that lead to a device.
+func (p *Provider) linksTo(path string) []string {
+	links, _ := filepath.Glob(filepath.Join(p.linkDir, "*", "*")) // an error is one of the pattern
+	return slices.DeleteFunc(links, func(link string) bool { return !leadsTo(link, path) })
 }
 
 // link returns the stable name of a volume's device. It is in a directory of flexd, so that its creation

@@ -168,8 +168,8 @@ func fitDevice(a extendArg, f *os.File, size int64) error {
 	}
 	defer dev.Close()
 	name := filepath.Base(a.Device.Path)
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+	at, err := inodeOfFile(f)
+	if err != nil {
 		return err
 	}
 	id, _, err := ask(dev, name)
@@ -180,7 +180,7 @@ func fitDevice(a extendArg, f *os.File, size int64) error {
 	if err != nil {
 		return err
 	}
-	if id.Inode != (Inode{st.Dev, st.Ino}) {
+	if id.Inode != at {
 		return fmt.Errorf("%s is attached to %s, not to %s", a.Device.Path, l.BackingFile, a.File)
 	}
 	if l.Size >= size/512*512 {

@@ -71,6 +71,23 @@ type Inode struct {
 	Ino uint64 `json:"ino,omitempty"`
 }
 
+// inodeOf identifies a file. A snapshot of a btrfs subvolume has the same inode numbers, and the device number
+// of a deleted subvolume is used again, so the subvolume's fsid takes its place.
+func inodeOf(st unix.Stat_t, statfs func(*unix.Statfs_t) error) Inode {
+	var fs unix.Statfs_t
+	if unix.Major(st.Dev) == 0 && statfs(&fs) == nil && fs.Type == unix.BTRFS_SUPER_MAGIC {
+		return Inode{uint64(uint32(fs.Fsid.Val[0]))<<32 | uint64(uint32(fs.Fsid.Val[1])), st.Ino}
+	}
+	return Inode{st.Dev, st.Ino}
+}
+
+// inodeOfFile is inodeOf for an open file.
+func inodeOfFile(f *os.File) (Inode, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(int(f.Fd()), &st)
+	return inodeOf(st, func(fs *unix.Statfs_t) error { return unix.Fstatfs(int(f.Fd()), fs) }), err
+}
+
 // A Loop is a loop device as sysfs shows it.
 type Loop struct {
 	Name        string // "loop3"
@@ -175,7 +192,7 @@ func (kernel) File(path string) (FileInfo, error) {
 		Dir:      st.Mode&unix.S_IFMT == unix.S_IFDIR,
 		Regular:  st.Mode&unix.S_IFMT == unix.S_IFREG,
 		Links:    int(st.Nlink),
-		Inode:    Inode{st.Dev, st.Ino},
+		Inode:    inodeOf(st, func(fs *unix.Statfs_t) error { return unix.Statfs(path, fs) }),
 		Size:     st.Size,
 		Blocks:   st.Blocks * 512,
 		ReadOnly: st.Mode&0o222 == 0,

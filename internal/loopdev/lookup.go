@@ -38,7 +38,7 @@ func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, err
 	}
 	if lv.Reason = foreign(file, f); lv.Reason != "" {
 		lv.Presence, lv.UUID = volume.Foreign, ""
-		if former := p.formerFile(ctx, file); former != "" {
+		if former := p.formerFile(ctx, name, file); former != "" {
 			lv.Reason = former + "; " + lv.Reason
 		}
 	}
@@ -46,15 +46,15 @@ func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, err
 }
 
 // formerFile says which device has the deleted file that a file has replaced, if any.
-func (p *Provider) formerFile(ctx context.Context, file string) string {
+func (p *Provider) formerFile(ctx context.Context, name volume.Name, file string) string {
 	s, err := p.look(ctx)
 	if err != nil {
 		return "" // Device returns the error
 	}
-	for _, name := range s.byFile[file] {
-		l, err := p.kernel.Loop(name)
+	for _, loop := range p.candidates(s, name, file, Inode{}, "") {
+		l, err := p.kernel.Loop(loop)
 		if id, known := p.remembered(l.Seq); err == nil && known && p.keptHere(l) {
-			return formerFile(l, id)
+			return formerFile(l, id, file)
 		}
 	}
 	return ""

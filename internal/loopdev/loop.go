@@ -79,7 +79,22 @@ func ask(dev *os.File, name string) (identity, uint64, error) {
 	if !ours {
 		uuid = ""
 	}
-	return identity{UUID: volume.UUID(uuid), Inode: Inode{info.Device, info.Inode}}, seq, nil
+	at := Inode{info.Device, info.Inode}
+	if unix.Major(at.Dev) == 0 && at.Dev != 0 {
+		if path, _, err := backing("/sys/block/" + name); err == nil {
+			at = cmp.Or(visible(path, at), at)
+		}
+	}
+	return identity{UUID: volume.UUID(uuid), Inode: at}, seq, nil
+}
+
+// visible returns the identity of the file at a path if stat shows it as at; zero = it does not.
+func visible(path string, at Inode) Inode {
+	var st unix.Stat_t
+	if unix.Lstat(path, &st) != nil || (Inode{st.Dev, st.Ino}) != at {
+		return Inode{}
+	}
+	return inodeOf(st, func(fs *unix.Statfs_t) error { return unix.Statfs(path, fs) })
 }
 
 // attach is the child that attaches a file to a loop device.
@@ -106,8 +121,8 @@ func attach(a attachArg) (Loop, error) {
 	if a.ReadOnly {
 		config.Info.Flags |= unix.LO_FLAGS_READ_ONLY
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+	at, err := inodeOfFile(file)
+	if err != nil {
 		return Loop{}, err
 	}
 	last := 0
@@ -125,7 +140,7 @@ func attach(a attachArg) (Loop, error) {
 			last = n
 			continue // attached from outside meanwhile
 		}
-		l.Inode = Inode{st.Dev, st.Ino}
+		l.Inode = at
 		return l, err
 	}
 	return Loop{}, errors.New("found no free loop device in 100 attempts")
@@ -296,8 +311,8 @@ func detach(a detachArg) error {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	if l, err := (kernel{}).Loop(name); err != nil || l.Deleted && !isFile(dev, name, a.File) {
-		return cmp.Or(err, onlyCopy(l))
+	if l, err := (kernel{}).Loop(name); err != nil || deleted(dev, l, a.File) {
+		return cmp.Or(err, onlyCopy(l, a.File))
 	}
 	_ = unix.IoctlSetPointerInt(int(dev.Fd()), unix.BLKROSET, 0) // set when the volume became read-only; it would remain
 	if err := unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
@@ -315,11 +330,18 @@ func detach(a detachArg) error {
 	return &mount.BusyError{What: a.Device.Path, Holders: mount.DeviceHolders(a.Device)}
 }
 
-// isFile reports whether a device has the file at a path: a hard link of a deleted name may be there.
-func isFile(dev *os.File, name, path string) bool {
-	id, _, err := ask(dev, name)
-	var st unix.Stat_t
-	return err == nil && unix.Lstat(path, &st) == nil && (Inode{st.Dev, st.Ino}) == id.Inode
+// deleted reports whether a device has a deleted file. The kernel does not say so of the files of a deleted
+// btrfs subvolume, which have no device number any more. A hard link of a deleted name may be at path.
+func deleted(dev *os.File, l Loop, path string) bool {
+	id, _, err := ask(dev, l.Name)
+	if err != nil {
+		return l.Deleted
+	}
+	if !l.Deleted && id.Dev != 0 {
+		return false
+	}
+	f, err := kernel{}.File(path)
+	return err != nil || f.Inode != id.Inode
 }
 
 // gone reports whether that incarnation of a loop device has ended.

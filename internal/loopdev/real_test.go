@@ -325,15 +325,21 @@ func TestRenamedLink(t *testing.T) {
 	}
 }
 
+// mountNew mounts a new filesystem of 400 MiB at dir.
+func (n *node) mountNew(fs, dir string) {
+	n.Helper()
+	image := n.TempDir() + "/image"
+	n.sh("truncate", "-s", "400M", image)
+	n.sh("mkfs."+fs, "-q", image)
+	n.sh("mount", "-o", "loop", image, dir)
+	n.Cleanup(func() { exec.Command("umount", "-l", dir).Run() })
+}
+
 // mountXFS mounts a new xfs at dir. shutDown shuts it down, as a failing disk does: then attributes of its
 // files cannot be read.
 func (n *node) mountXFS(dir string) (shutDown func()) {
 	n.Helper()
-	image := n.TempDir() + "/image"
-	n.sh("truncate", "-s", "400M", image)
-	n.sh("mkfs.xfs", "-q", image)
-	n.sh("mount", "-o", "loop", image, dir)
-	n.Cleanup(func() { exec.Command("umount", "-l", dir).Run() })
+	n.mountNew("xfs", dir)
 	return func() {
 		f, err := os.Open(dir)
 		if err != nil {
@@ -546,6 +552,12 @@ func TestReplacedWithoutLink(t *testing.T) {
 			n.sh("mv", n.dir+"/a", n.dir+"/b")
 			lv.Name.LV = "b"
 		},
+		"moved away": func(n *node, lv *volume.LV) {
+			away := n.TempDir()
+			n.sh("mv", n.dir+"/a", away+"/b")
+			n.sh("rm", "-r", away)
+			lv.Presence = volume.Absent
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -556,14 +568,49 @@ func TestReplacedWithoutLink(t *testing.T) {
 			if got := n.device(lv); got.Path != d.Path || got.Unusable {
 				t.Fatalf("got %+v", got)
 			}
-			n.sh("rm", n.dir+"/"+lv.Name.LV)
+			n.sh("rm", "-f", n.dir+"/"+lv.Name.LV)
 			restored := n.create(lv.Name.LV, 16*mib)
 			n.restart()
-			if got := n.device(restored); !got.Unusable || !strings.Contains(got.Reason, d.Path+" still has a deleted file") {
+			if got := n.device(restored); !got.Unusable || !strings.Contains(got.Reason, d.Path+" still has a deleted file") || !strings.Contains(got.Reason, n.dir+"/"+lv.Name.LV+"-rescued") {
 				t.Errorf("got %+v", got)
+			}
+			if s := n.Survey(t.Context(), "vg0", true); len(s.Devices) != 1 || s.Devices[0].UUID != lv.UUID {
+				t.Errorf("survey: %+v", s)
 			}
 			n.detach(d)
 		})
+	}
+}
+
+// The kernel does not say that the file of a device was deleted with its btrfs subvolume, and gives its numbers
+// to the file of a snapshot.
+func TestDeletedSubvolume(t *testing.T) {
+	for _, restored := range []bool{false, true} {
+		n := newNode(t)
+		top := t.TempDir()
+		n.mountNew("btrfs", top)
+		n.dir = top + "/vg0"
+		n.sh("btrfs", "-q", "subvolume", "create", n.dir)
+		n.restart()
+		lv := n.create("a", 16*mib)
+		d := n.activate(lv)
+		n.sh("btrfs", "-q", "subvolume", "snapshot", n.dir, top+"/snapshot")
+		n.sh("btrfs", "-q", "subvolume", "delete", n.dir)
+		if restored {
+			n.sh("btrfs", "-q", "subvolume", "snapshot", top+"/snapshot", n.dir)
+			if got := n.device(n.lookUp("a")); !got.Unusable || !strings.Contains(got.Reason, d.Path+" is attached to another file") {
+				t.Errorf("got %+v", got)
+			}
+			n.restart()
+			lv = n.lookUp("a")
+		} else {
+			lv.Presence, lv.File = volume.Absent, volume.File{}
+		}
+		n.device(lv)
+		if err := n.Deactivate(t.Context(), n.lock, lv, d); err == nil || !strings.Contains(err.Error(), "it stays active") {
+			t.Errorf("restored %t: got %v", restored, err)
+		}
+		n.detach(d)
 	}
 }
 

@@ -130,9 +130,12 @@ func (p *Provider) sameName(file string) []uint64 {
 	return p.last.byBase[filepath.Base(file)]
 }
 
-// candidates returns the devices that may be attached to a volume's file.
-func (s *scan) candidates(file string, at Inode, uuid volume.UUID) []string {
+// candidates returns the devices that may be attached to a volume's file, or to a former one.
+func (p *Provider) candidates(s *scan, name volume.Name, file string, at Inode, uuid volume.UUID) []string {
 	all := slices.Concat(s.byFile[file], s.byUUID[uuid])
+	if linked := p.linked(name); linked != "" {
+		all = append(all, linked)
+	}
 	if at != (Inode{}) {
 		all = append(all, s.byInode[at]...)
 	}

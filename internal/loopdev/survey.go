@@ -120,6 +120,13 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		if known && own != "" {
 			path = filepath.Join(dir, own)
 		}
+		if l.Deleted && filepath.Dir(path) != dir { // perhaps moved away before
+			for _, link := range p.linksTo("/dev/" + l.Name) {
+				if filepath.Dir(link) == filepath.Join(p.linkDir, vg) {
+					path = filepath.Join(dir, filepath.Base(link))
+				}
+			}
+		}
 		if filepath.Dir(path) != dir || known && own == "" && p.elsewhere(l, id) {
 			continue
 		}
