@@ -42,6 +42,9 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 		if why := p.tree().faults(m, false).unusable(); why != "" {
 			return fmt.Errorf("activate: %s", why)
 		}
+		if err := g.confirmDisks(ctx, m); err != nil {
+			return fmt.Errorf("activate: %w", err)
+		}
 		if d.Unlocked {
 			// The volume was active: lvmlockd reports the lock without reading the disk.
 			if err := p.HasLock(ctx, lv); err != nil {
@@ -58,6 +61,21 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 		return fmt.Errorf("activate: the device of %s disappeared", lv.Name)
 	}
 	return p.ensureLink(ctx, g, lv, m)
+}
+
+// confirmDisks reads the group again if LVM has activated a device on other disks than those of the last
+// report: they may be copies, see checkOriginals.
+func (g *group) confirmDisks(ctx context.Context, m devmapper.Mapped) error {
+	f, moved := g.lastFacts(), false
+	g.p.tree().walk(m, func(n *node, _ bool) {
+		moved = moved || f.place != nil && slices.ContainsFunc(extents(n.Mapped), func(e extent) bool { return f.place.foreign(e.disk) })
+	})
+	if !moved {
+		return nil
+	}
+	g.invalidate()
+	_, _, err := g.look(ctx, false)
+	return err
 }
 
 // ensureLink repairs the link to a device, which LVM does not do for an active volume.

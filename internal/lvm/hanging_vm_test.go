@@ -5,6 +5,7 @@ package lvm
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -76,10 +77,10 @@ func TestVMHangingDisk(t *testing.T) {
 func TestVMHangingOriginal(t *testing.T) {
 	l := newLab(t)
 	lv := l.lv("data", "8M")
-	for i, name := range []string{"original", "clone"} {
-		l.sh("dmsetup", "create", "--noudevsync", name, "--table", "0 204800 linear "+l.disks[2+i]+" 2048")
+	for i, disk := range [][2]string{{"below", l.disks[2]}, {"original", "/dev/mapper/below"}, {"clone", l.disks[3]}} {
+		l.sh("dmsetup", "create", "--noudevsync", disk[0], "--table", fmt.Sprintf("0 %d linear %s 2048", 204800-2048*min(i, 1), disk[1]))
+		l.sh("dmsetup", "mknodes")
 	}
-	l.sh("dmsetup", "mknodes")
 	t.Cleanup(func() { exec.Command("dmsetup", "resume", "--noudevsync", "original").Run() })
 	l.sh("vgcreate", "-q", "vg1", "/dev/mapper/original")
 	l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-L", "8M", "-n", "there", "vg1")
@@ -99,9 +100,25 @@ func TestVMHangingOriginal(t *testing.T) {
 		t.Errorf("both respond: got %+v %v", lv, err)
 	}
 	l.sh("wipefs", "-qaf", "/dev/mapper/clone")
-	if lv, err := there(); err != nil || lv.Presence != volume.Present {
-		t.Errorf("got %+v %v", lv, err)
+	lv, err = there()
+	if err != nil || lv.Presence != volume.Present {
+		t.Fatalf("got %+v %v", lv, err)
 	}
+
+	// It fails instead, which no event reports.
+	number, uuid := blockNumber("/dev/mapper/original"), l.sh("pvs", "--noheadings", "-o", "pv_uuid", "/dev/mapper/original")
+	l.sh("dd", "if=/dev/mapper/original", "of=/dev/mapper/clone", "bs=1M", "conv=fsync")
+	l.sh("mkdir", "-p", "/dev/block")
+	l.sh("ln", "-sf", "/dev/mapper/original", "/dev/block/"+number)
+	l.udevDir = l.dir
+	if err := os.WriteFile(l.dir+"/b"+number, []byte("E:ID_FS_TYPE=LVM2_member\nE:ID_FS_UUID="+strings.TrimSpace(uuid)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l.sh("sh", "-c", "dmsetup suspend --nolockfs --noudevsync below && dmsetup load below --table '0 204800 error' && dmsetup resume --noudevsync below")
+	if err := l.Activate(t.Context(), l.lock, lv); err == nil || !strings.Contains(err.Error(), "/dev/mapper/clone may be a copy") || !strings.Contains(err.Error(), "/dev/block/"+number) {
+		t.Errorf("got %v", err)
+	}
+	l.sh("lvchange", "-an", "vg1/there")
 }
 
 // An NVMe disk hangs, with the kernel's multipath as by default: Linux 6.1 counts its requests only for its

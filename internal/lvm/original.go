@@ -41,7 +41,10 @@ func (g *group) checkOriginals(f *Facts, silent, twice []string) error {
 			return fmt.Errorf("the disk %s may be a copy: flexd has seen PV %s on %s, where udev still shows it, and LVM does not read it there now. Look at dmesg, and detach the disk that is not to be used", pv.Path, pv.UUID, was)
 		}
 	}
-	silent = slices.DeleteFunc(slices.Clone(silent), func(path string) bool { return hasOther(g.p.udevDir, blockNumber(path), f.PVs) })
+	silent = slices.DeleteFunc(slices.Clone(silent), func(path string) bool {
+		number := blockNumber(path)
+		return hasOther(g.p.udevDir, number, f.PVs) || tooSmall(number, f.PVs)
+	})
 	if len(silent) == 0 {
 		if len(twice) == 0 && !maps.Equal(g.seen, now) {
 			g.seen = now
@@ -57,14 +60,19 @@ func (g *group) checkOriginals(f *Facts, silent, twice []string) error {
 	return nil
 }
 
+// readNote reads the notes of all groups: PVs move between groups (vgsplit, vgrename).
 func (g *group) readNote() map[string]string {
-	var note diskNote
-	text, _ := os.ReadFile(filepath.Join(g.p.DiskDir, g.name))
+	disks := map[string]string{}
+	paths, _ := filepath.Glob(filepath.Join(g.p.DiskDir, "*"))
 	boot, err := procfs.BootID()
-	if json.Unmarshal(text, &note) != nil || err != nil || note.Boot != boot || note.Disks == nil {
-		return map[string]string{}
+	for _, path := range paths {
+		var note diskNote
+		text, _ := os.ReadFile(path)
+		if json.Unmarshal(text, &note) == nil && err == nil && note.Boot == boot {
+			maps.Copy(disks, note.Disks)
+		}
 	}
-	return note.Disks
+	return disks
 }
 
 func (g *group) writeNote() {
@@ -141,6 +149,12 @@ func hasOther(udevDir, number string, pvs []PV) bool {
 		return found.table != "" && os.IsNotExist(err)
 	}
 	return true
+}
+
+// tooSmall reports whether a disk has no room for any of these PVs.
+func tooSmall(number string, pvs []PV) bool {
+	sectors, err := sysfs.Uint("/sys/dev/block/" + number + "/size")
+	return err == nil && !slices.ContainsFunc(pvs, func(pv PV) bool { return uint64(pv.Size) <= sectors*512 })
 }
 
 // rejects reports whether a filter, with quoted elements, rejects a disk with these names: LVM accepts a disk

@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -121,6 +122,26 @@ func TestFailedOriginal(t *testing.T) {
 			t.Errorf("%s: %v", row.name, err)
 		} else if row.refused {
 			is(t, err, ErrFailed, "/dev/sdb may be a copy", original, fakePVUUID(1))
+		}
+	}
+}
+
+// No event reports that LVM reads a copy: the group is read again when its volume is on another disk.
+func TestConfirmDisks(t *testing.T) {
+	f, p := newFake(t, 1)
+	g := p.groups["vg0"]
+	if _, _, err := g.look(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	g.lastFacts().place = &placement{all: true, disks: map[string]bool{"8:0": true}, stacks: map[string]bool{}, others: map[string]bool{"8:16": true}}
+	again := errors.New("read again")
+	f.hook = func(c run.Cmd) (run.Result, error, bool) {
+		return run.Result{}, again, slices.Contains(c.Argv, "fullreport")
+	}
+	for disk, want := range map[string]error{"8:0": nil, "8:16": again} {
+		m := devmapper.Mapped{Number: "253:9", Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 512, Params: disk + " 0"}}}
+		if err := g.confirmDisks(t.Context(), m); !errors.Is(err, want) {
+			t.Errorf("%s: got %v", disk, err)
 		}
 	}
 }
