@@ -39,8 +39,10 @@ func (s *facts) claimed() (missing bool, stale []Mount) {
 		}
 		missing = true
 		text := fmt.Sprintf("something other than flexd unmounted it at %s, for %s", c.Dir, c.For)
+		hint := "the mounts of its pods are not affected; kubelet makes this one again when the pods are deleted and created anew"
 		if pod, ok := strings.CutPrefix(c.For, "pod "); ok {
 			text = fmt.Sprintf("pod %s writes to the node's disk, now or when a container restarts: something other than flexd unmounted the volume at %s", pod, c.Dir)
+			hint = "delete the pod, so that kubelet mounts it anew; what its containers wrote there since then is on the node's disk, in that directory: move it away"
 		}
 		if other != nil {
 			text += "; " + other.What + " is mounted there instead"
@@ -51,7 +53,7 @@ func (s *facts) claimed() (missing bool, stale []Mount) {
 		case s.volume != nil && s.device == nil && s.g.Kernel == "":
 			text += "; the volume is inactive"
 		}
-		s.add(ClaimedMissing, c.Dir, "delete the pod, so that kubelet mounts it anew; what its containers wrote there since then is on the node's disk, in that directory: move it away", "%s", text)
+		s.add(ClaimedMissing, c.Dir, hint, "%s", text)
 	}
 	return missing, stale
 }
