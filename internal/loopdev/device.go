@@ -105,7 +105,7 @@ func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at In
 			}
 			same = f.Inode == id.Inode
 		}
-		if id.UUID != lv.UUID && lv.Presence == volume.Present && p.keptHere(l) {
+		if id.UUID != lv.UUID && lv.Presence == volume.Present && p.keptHere(l, lv.Name) {
 			all.reasons = append(all.reasons, formerFile(l, id, file))
 			continue
 		}
@@ -166,9 +166,12 @@ func onlyCopy(l Loop, file string) error {
 }
 
 // keptHere reports whether l is of a deleted file, and this node's. Nodes in containers may have the same
-// paths, but not the same saved identities.
-func (p *Provider) keptHere(l Loop) bool {
+// paths, but not the same saved identities. A link of the name may be of an earlier device with that number.
+func (p *Provider) keptHere(l Loop, name volume.Name) bool {
 	if !l.Deleted {
+		return false
+	}
+	if now := p.nameOf(l.BackingFile); now.LV != "" && now != name && leadsTo(p.link(now), "/dev/"+l.Name) {
 		return false
 	}
 	_, saved := p.restore(l.Seq)

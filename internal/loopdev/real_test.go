@@ -577,6 +577,14 @@ func TestReplacedWithoutLink(t *testing.T) {
 			if s := n.Survey(t.Context(), "vg0", true); len(s.Devices) != 1 || s.Devices[0].UUID != lv.UUID {
 				t.Errorf("survey: %+v", s)
 			}
+			if name == "renamed" { // the link of another volume is of an earlier device with that number
+				other := n.create("other", 16*mib)
+				n.sh("ln", "-sf", d.Path, n.link(lv.Name))
+				n.sh("ln", "-s", d.Path, n.link(other.Name))
+				if got := n.device(other); got.Unusable {
+					t.Errorf("other: got %+v", got)
+				}
+			}
 			n.detach(d)
 		})
 	}
