@@ -27,14 +27,18 @@ type diskNote struct {
 // on a disk on which flexd has not seen it yet, while a disk that may be the original does not respond. Only
 // the group's report calls it.
 func (g *group) checkOriginals(f *Facts, silent, twice []string) error {
-	now := map[string]string{}
-	for _, pv := range f.PVs {
-		if id := g.p.diskID(pv.Path); !pv.Missing && id != "" {
-			now[pv.UUID] = id
-		}
-	}
 	if g.seen == nil {
 		g.seen = g.readNote()
+	}
+	now := map[string]string{}
+	for _, pv := range f.PVs {
+		id := g.seen[pv.UUID] // of a missing PV, whose disk may fail: a copy may come later
+		if !pv.Missing {
+			id = g.p.diskID(pv.Path)
+		}
+		if id != "" {
+			now[pv.UUID] = id
+		}
 	}
 	for _, pv := range f.PVs {
 		if was := g.failedOriginal(pv.UUID, now[pv.UUID]); len(twice) == 0 && was != "" {

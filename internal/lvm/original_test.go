@@ -105,6 +105,12 @@ func TestFailedOriginal(t *testing.T) {
 		refused bool
 	}{
 		{"it fails", func() {}, true},
+		{"its PV was missing meanwhile", func() {
+			f.pvs = strings.Replace(fakePV(1, "[unknown]"), `"pv_missing":""`, `"pv_missing":"missing"`, 1)
+			if err := look(); err != nil {
+				t.Error(err)
+			}
+		}, true},
 		{"it is gone", func() { ids[original] = "" }, false},
 		{"its number has another disk", func() { ids[original] = "8:0 3" }, false},
 		{"it was wiped", func() { probed("E:ID_MODEL=x\n") }, false},
