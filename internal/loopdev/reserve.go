@@ -117,7 +117,7 @@ func (p *Provider) admissible(name volume.Name, f reservation) (*groupFiles, res
 			return nil, f, err
 		}
 	}
-	all, err := p.committed(s)
+	all, err := p.committed(s, limits)
 	if err != nil {
 		return nil, f, err
 	}
@@ -130,8 +130,12 @@ type commitment struct {
 	unwritten int64
 }
 
-// committed returns the commitment of the filesystem of a group. The caller holds p.admitting.
-func (p *Provider) committed(s *groupFiles) (c commitment, err error) {
+// committed returns the commitment of the filesystem of a group; none with overcommit. The caller holds
+// p.admitting.
+func (p *Provider) committed(s *groupFiles, limits *volume.Limits) (c commitment, err error) {
+	if limits.Overcommit {
+		return c, nil
+	}
 	var groups []*groupFiles
 	for vg := range p.dirs {
 		// A group that cannot be read counts with the sizes that were read last.

@@ -26,7 +26,7 @@ func (p *Provider) Space(_ context.Context, vg string, limit int64) (volume.Spac
 	if err != nil {
 		return volume.Space{}, err
 	}
-	all, err := p.committed(s)
+	all, err := p.committed(s, limits)
 	if err != nil {
 		return volume.Space{}, err
 	}
