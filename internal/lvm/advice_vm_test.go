@@ -47,3 +47,19 @@ func TestVMAdvice(t *testing.T) {
 	l.Invalidate("")
 	is(t, l.Create(t.Context(), l.lock, name, 8*mib, ""), ErrNoSpace, "are free on disks that are not allocatable: pvchange -xy "+l.disks[1])
 }
+
+// LVM does not activate a thin pool whose metadata was restored from before its last thin volume, until the
+// newer metadata is restored.
+func TestVMTransaction(t *testing.T) {
+	l := newLab(t)
+	dir := t.TempDir()
+	l.sh("modprobe", "dm-thin-pool")
+	l.lvm("lvcreate -q -y --type thin-pool -L 64M -n pool vg0", "lvcreate -q -y -V 16M -T vg0/pool -n data", "vgcfgbackup -q -f "+dir+"/older vg0",
+		"lvcreate -q -y -V 16M -T vg0/pool -n later", "vgcfgbackup -q -f "+dir+"/newer vg0", "vgchange -q -an vg0",
+		"vgcfgrestore -q -y --force -f "+dir+"/older vg0")
+	lv := l.present("data")
+	is(t, l.Activate(t.Context(), l.lock, lv), ErrFailed, "vgcfgrestore --force", "transaction_id is 2, while expected 1")
+	l.save(t, "transaction", 2)
+	l.lvm("vgcfgrestore -q -y --force -f " + dir + "/newer vg0")
+	l.activate(lv)
+}
