@@ -334,7 +334,7 @@ func TestRecords(t *testing.T) {
 	if got, fs, err := get(); got != volume.Formatting || fs != "xfs" || err != nil {
 		t.Errorf("formatting: %v, %q, %v", got, fs, err)
 	}
-	if err := r.Seen("uuid-a", name, "xfs"); err != nil {
+	if err := r.Seen("uuid-a", name, "xfs", 0); err != nil {
 		t.Fatal(err)
 	}
 	if got, _, err := get(); got != volume.Seen || err != nil {
@@ -408,7 +408,7 @@ func TestDeviceLinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(r.Seen("g_a", name, "ext4"), r.Seen("file", name, "ext4")); err != nil {
+	if err := errors.Join(r.Seen("g_a", name, "ext4", 0), r.Seen("file", name, "ext4", 0)); err != nil {
 		t.Fatal(err)
 	}
 	r = open()
@@ -418,7 +418,7 @@ func TestDeviceLinks(t *testing.T) {
 			t.Error("the record is there before its link")
 		}
 	}
-	if err := errors.Join(r.Formatting("g_b", name, "ext4"), r.Seen("g_b", name, "ext4")); err != nil {
+	if err := errors.Join(r.Formatting("g_b", name, "ext4"), r.Seen("g_b", name, "ext4", 0)); err != nil {
 		t.Fatal(err)
 	}
 	found("LVM-ga", "LVM-gb")
@@ -426,14 +426,14 @@ func TestDeviceLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	found("LVM-gb")
-	if err := r.Seen("g_a", name, "ext4"); err != nil {
+	if err := r.Seen("g_a", name, "ext4", 0); err != nil {
 		t.Fatal(err)
 	}
 	found("LVM-ga", "LVM-gb")
 
 	// The directory is removed while flexd runs.
 	r.Midway = nil
-	if err := errors.Join(os.RemoveAll(links), r.Seen("g_a", name, "ext4")); err != nil {
+	if err := errors.Join(os.RemoveAll(links), r.Seen("g_a", name, "ext4", 0)); err != nil {
 		t.Fatal(err)
 	}
 	found("LVM-ga")
@@ -488,23 +488,23 @@ func TestRecordTakenAway(t *testing.T) {
 	if uuid, _, _ := r.Named(name); uuid != "" {
 		t.Errorf("%s is unknown", uuid)
 	}
-	if err := errors.Join(r.Formatting("old", name, "ext4"), r.Seen("old", name, "ext4"), r.Formatting("half", volume.Name{VG: "vg0", LV: "b"}, "ext4")); err != nil {
+	if err := errors.Join(r.Formatting("old", name, "ext4"), r.Seen("old", name, "ext4", 0), r.Formatting("half", volume.Name{VG: "vg0", LV: "b"}, "ext4")); err != nil {
 		t.Fatal(err)
 	}
-	uuid, file, err := r.Named(name)
+	uuid, facts, err := r.Named(name)
 	if err != nil || uuid != "old" {
 		t.Fatalf("%s is known as %q", name, uuid)
 	}
 	if uuid, _, _ := r.Named(volume.Name{VG: "vg0", LV: "b"}); uuid != "" {
 		t.Error("a volume that was never used counts as data")
 	}
-	if err := os.Truncate(file, 20); err != nil {
+	if err := os.Truncate(facts.File, 20); err != nil {
 		t.Fatal(err)
 	}
-	if uuid, _, err := r.Named(name); err == nil || !strings.Contains(err.Error(), file) {
+	if uuid, _, err := r.Named(name); err == nil || !strings.Contains(err.Error(), facts.File) {
 		t.Errorf("with a torn record: %q, %v", uuid, err)
 	}
-	if err := os.Remove(file); err != nil {
+	if err := os.Remove(facts.File); err != nil {
 		t.Fatal(err)
 	}
 	if got, _, err := state(r, "old"); got != volume.NoRecord || err != nil {
@@ -528,13 +528,13 @@ func TestSeenNotWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := r.Seen("made", name, "ext4"); err == nil {
+	if err := r.Seen("made", name, "ext4", 0); err == nil {
 		t.Error("no error")
 	}
 	if got, _, _ := state(r, "made"); got != volume.Formatting {
 		t.Errorf("made: %v, want formatting", got)
 	}
-	if err := r.Seen("found", name, "ext4"); err == nil {
+	if err := r.Seen("found", name, "ext4", 0); err == nil {
 		t.Error("no error")
 	}
 	if got, _, _ := state(r, "found"); got != volume.Seen {
@@ -581,7 +581,7 @@ func TestSeenWrittenLater(t *testing.T) {
 			if err := os.Mkdir(full, 0o700); err != nil { // no record can be written there
 				t.Fatal(err)
 			}
-			if err := r.Seen("found", volume.Name{VG: "vg0", LV: "before"}, "ext4"); err == nil {
+			if err := r.Seen("found", volume.Name{VG: "vg0", LV: "before"}, "ext4", 0); err == nil {
 				t.Fatal("it was written")
 			}
 			if err := r.Renamed("found", name, false); err == nil {
@@ -627,7 +627,7 @@ func TestRecordRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		if seen {
-			if err := r.Seen("a", name, "ext4"); err != nil {
+			if err := r.Seen("a", name, "ext4", 0); err != nil {
 				t.Fatal(err)
 			}
 			if err := r.Formatting("a", name, "ext4"); err == nil {
@@ -652,7 +652,7 @@ func TestRecordNamed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Seen(uuid, name(string(uuid)), "ext4"); err != nil {
+		if err := r.Seen(uuid, name(string(uuid)), "ext4", 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -695,7 +695,7 @@ func TestRecordNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := other.Seen("e", name("e"), "ext4"); err != nil {
+	if err := other.Seen("e", name("e"), "ext4", 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(other.File("e"), r.File("e")); err != nil { // from a backup
@@ -724,7 +724,7 @@ func TestRecordNamedMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := func(i int) volume.Name { return volume.Name{VG: "vg0", LV: fmt.Sprint(i)} }
-	if err := r.Seen("a", name(0), "ext4"); err != nil {
+	if err := r.Seen("a", name(0), "ext4", 0); err != nil {
 		t.Fatal(err)
 	}
 	end := make(chan struct{})
@@ -763,7 +763,7 @@ func TestRecordWriters(t *testing.T) {
 	for range 4 {
 		writers.Go(func() {
 			for i := range 50 {
-				if err := r.Seen("a", volume.Name{VG: "vg0", LV: fmt.Sprint(i)}, "ext4"); err != nil {
+				if err := r.Seen("a", volume.Name{VG: "vg0", LV: fmt.Sprint(i)}, "ext4", 0); err != nil {
 					t.Error(err)
 					return
 				}

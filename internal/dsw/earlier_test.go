@@ -60,7 +60,7 @@ func TestEarlierRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	is(records(), whole, volume.NoRecord) // a copy may have other data by now
-	if err := records().Seen(half, name, "ext4"); err != nil {
+	if err := records().Seen(half, name, "ext4", 0); err != nil {
 		t.Fatal(err)
 	}
 	r := records()
@@ -70,11 +70,11 @@ func TestEarlierRecords(t *testing.T) {
 	if uuid, _, err := r.Named(name); uuid != half || err != nil {
 		t.Errorf("got %s %v", uuid, err)
 	}
-	if err := r.Seen(other, volume.Name{VG: "copy", LV: "a"}, "ext4"); err != nil { // not the volume of the record
+	if err := r.Seen(other, volume.Name{VG: "copy", LV: "a"}, "ext4", 0); err != nil { // not the volume of the record
 		t.Fatal(err)
 	}
 	is(records(), whole, volume.Seen)
-	if err := r.Seen(whole, name, "ext4"); err != nil {
+	if err := r.Seen(whole, name, "ext4", 0); err != nil {
 		t.Fatal(err)
 	}
 	is(records(), whole, volume.Seen)
@@ -102,7 +102,7 @@ func TestRecordOfOtherGroup(t *testing.T) {
 	if got, err := first.Get(other); err != nil || got.State != volume.NoRecord {
 		t.Errorf("an mkfs was started on another copy: %v %v", got, err)
 	}
-	if err := first.Seen(whole, name, "ext4"); err != nil {
+	if err := first.Seen(whole, name, "ext4", 0); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range []*Records{first, open()} {

@@ -26,6 +26,7 @@ type Record struct {
 	Also    []string      `json:"also,omitempty"` // earlier names "VG/LV" that it may still have: see Renamed
 	State   string        `json:"state"`          // "formatting" or "seen"
 	FSType  string        `json:"fsType"`
+	Birth   int64         `json:"birth,omitempty"` // of the volume's file, see volume.File
 	At      time.Time     `json:"at"`
 	Boot    string        `json:"boot,omitempty"`   // formatting: the boot in which mkfs was started
 	Uptime  time.Duration `json:"uptime,omitempty"` // formatting: the boot clock at that time
@@ -225,11 +226,15 @@ func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 		r.known[uuid] = rec
 		r.mu.Unlock()
 	}
-	facts := volume.RecordFacts{State: volume.Seen, Type: rec.FSType, Name: volume.Name{VG: rec.VG, LV: rec.LV}, File: r.File(rec.UUID)}
+	return r.facts(rec), nil
+}
+
+func (r *Records) facts(rec Record) volume.RecordFacts {
+	facts := volume.RecordFacts{State: volume.Seen, Type: rec.FSType, Name: volume.Name{VG: rec.VG, LV: rec.LV}, Birth: rec.Birth, File: r.File(rec.UUID)}
 	if rec.State == stateFormatting {
 		facts.State, facts.Late = volume.Formatting, r.notRepeatableReason(rec)
 	}
-	return facts, nil
+	return facts
 }
 
 // notRepeatableReason returns why the mkfs of a record must not be repeated any more, or "". In the
@@ -273,8 +278,8 @@ func (r *Records) Formatting(uuid volume.UUID, n volume.Name, fsType string) err
 
 // Seen makes durable that the volume has a filesystem. If that fails and there is no mkfs record,
 // it is still valid until flexd ends.
-func (r *Records) Seen(uuid volume.UUID, n volume.Name, fsType string) error {
-	return r.put(Record{UUID: uuid, VG: n.VG, LV: n.LV, State: stateSeen, FSType: fsType})
+func (r *Records) Seen(uuid volume.UUID, n volume.Name, fsType string, birth int64) error {
+	return r.put(Record{UUID: uuid, VG: n.VG, LV: n.LV, State: stateSeen, FSType: fsType, Birth: birth})
 }
 
 // Renamed makes the new name of a volume with a filesystem durable: no new volume gets that name
@@ -285,7 +290,7 @@ func (r *Records) Renamed(uuid volume.UUID, now volume.Name, keep bool) error {
 	if err != nil || facts.State != volume.Seen || facts.Name == now {
 		return err
 	}
-	rec := Record{UUID: uuid, VG: now.VG, LV: now.LV, State: stateSeen, FSType: facts.Type}
+	rec := Record{UUID: uuid, VG: now.VG, LV: now.LV, State: stateSeen, FSType: facts.Type, Birth: facts.Birth}
 	if keep {
 		rec.Also = []string{facts.Name.String()}
 	}
@@ -363,22 +368,20 @@ func (r *Records) write(rec Record) error {
 	return nil
 }
 
-// Named returns the volume that was seen with a filesystem under that name, and the file of its
-// record; "" if there is none. An error means that a record cannot be read. Named lists the
+// Named returns the volume that was seen with a filesystem under that name, and its record;
+// "" if there is none. An error means that a record cannot be read. Named lists the
 // directory, and reads the records of other names only once: a node may have had many volumes.
-func (r *Records) Named(n volume.Name) (volume.UUID, string, error) {
-	var uuid volume.UUID
-	var file string
+func (r *Records) Named(n volume.Name) (uuid volume.UUID, facts volume.RecordFacts, err error) {
 	r.mu.Lock()
 	for seen := range r.unwritten {
 		if slices.Contains(r.known[seen].names(), n.String()) {
-			uuid, file = seen, r.File(seen)
+			uuid, facts = seen, r.facts(r.known[seen])
 			r.startRetry()
 		}
 	}
 	r.mu.Unlock()
 	if uuid != "" {
-		return uuid, file, nil
+		return uuid, facts, nil
 	}
 	other := func(path string) bool {
 		r.mu.Lock()
@@ -386,13 +389,13 @@ func (r *Records) Named(n volume.Name) (volume.UUID, string, error) {
 		r.mu.Unlock()
 		return read && !slices.Contains(in.names, n.String()) && stateOf(path) == in.file
 	}
-	err := r.each(other, func(path string, rec Record) {
+	err = r.each(other, func(path string, rec Record) {
 		if slices.Contains(rec.names(), n.String()) {
-			uuid, file = rec.UUID, path
+			uuid, facts = rec.UUID, r.facts(rec)
 		}
 	})
 	if uuid != "" {
-		return uuid, file, nil
+		return uuid, facts, nil
 	}
-	return "", "", err
+	return "", facts, err
 }

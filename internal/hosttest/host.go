@@ -280,7 +280,9 @@ func (h *Host) File(path string) (loopdev.FileInfo, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if f := h.files[path]; f != nil {
-		return f.FileInfo, nil
+		info := f.FileInfo
+		info.Birth = int64(info.Inode.Ino) // no number is used again
+		return info, nil
 	}
 	dir := h.folders[h.place(path)]
 	return loopdev.FileInfo{Exists: dir, Dir: dir}, nil

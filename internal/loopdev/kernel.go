@@ -50,6 +50,7 @@ type FileInfo struct {
 	Regular  bool
 	Links    int // number of hard links
 	Inode    Inode
+	Birth    int64  // see volume.File
 	UUID     string // of the extended attribute, "" = none
 	Created  bool   // created by flexd
 	Size     int64
@@ -73,19 +74,19 @@ type Inode struct {
 
 // inodeOf identifies a file. A snapshot of a btrfs subvolume has the same inode numbers, and the device number
 // of a deleted subvolume is used again, so the subvolume's fsid takes its place.
-func inodeOf(st unix.Stat_t, statfs func(*unix.Statfs_t) error) Inode {
+func inodeOf(dev, ino uint64, statfs func(*unix.Statfs_t) error) Inode {
 	var fs unix.Statfs_t
-	if unix.Major(st.Dev) == 0 && statfs(&fs) == nil && fs.Type == unix.BTRFS_SUPER_MAGIC {
-		return Inode{uint64(uint32(fs.Fsid.Val[0]))<<32 | uint64(uint32(fs.Fsid.Val[1])), st.Ino}
+	if unix.Major(dev) == 0 && statfs(&fs) == nil && fs.Type == unix.BTRFS_SUPER_MAGIC {
+		return Inode{uint64(uint32(fs.Fsid.Val[0]))<<32 | uint64(uint32(fs.Fsid.Val[1])), ino}
 	}
-	return Inode{st.Dev, st.Ino}
+	return Inode{dev, ino}
 }
 
 // inodeOfFile is inodeOf for an open file.
 func inodeOfFile(f *os.File) (Inode, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(int(f.Fd()), &st)
-	return inodeOf(st, func(fs *unix.Statfs_t) error { return unix.Fstatfs(int(f.Fd()), fs) }), err
+	return inodeOf(st.Dev, st.Ino, func(fs *unix.Statfs_t) error { return unix.Fstatfs(int(f.Fd()), fs) }), err
 }
 
 // A Loop is a loop device as sysfs shows it.
@@ -181,21 +182,25 @@ func (kernel) Directory(dir string) (string, error) {
 }
 
 func (kernel) File(path string) (FileInfo, error) {
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); errors.Is(err, unix.ENOENT) {
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st); errors.Is(err, unix.ENOENT) {
 		return FileInfo{}, nil
 	} else if err != nil {
-		return FileInfo{}, &fs.PathError{Op: "lstat", Path: path, Err: err}
+		return FileInfo{}, &fs.PathError{Op: "statx", Path: path, Err: err}
 	}
+	dev := unix.Mkdev(st.Dev_major, st.Dev_minor)
 	fi := FileInfo{
 		Exists:   true,
 		Dir:      st.Mode&unix.S_IFMT == unix.S_IFDIR,
 		Regular:  st.Mode&unix.S_IFMT == unix.S_IFREG,
 		Links:    int(st.Nlink),
-		Inode:    inodeOf(st, func(fs *unix.Statfs_t) error { return unix.Statfs(path, fs) }),
-		Size:     st.Size,
-		Blocks:   st.Blocks * 512,
+		Inode:    inodeOf(dev, st.Ino, func(fs *unix.Statfs_t) error { return unix.Statfs(path, fs) }),
+		Size:     int64(st.Size),
+		Blocks:   int64(st.Blocks) * 512,
 		ReadOnly: st.Mode&0o222 == 0,
+	}
+	if st.Mask&unix.STATX_BTIME != 0 {
+		fi.Birth = st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
 	}
 	if !fi.Regular {
 		return fi, nil

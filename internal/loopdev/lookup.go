@@ -31,7 +31,7 @@ func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, err
 		Size:     f.Size,
 		ReadOnly: f.ReadOnly,
 		Created:  f.Created,
-		File:     volume.File{Path: file, Dev: f.Inode.Dev, Ino: f.Inode.Ino},
+		File:     volume.File{Path: file, Dev: f.Inode.Dev, Ino: f.Inode.Ino, Birth: f.Birth},
 	}
 	if !f.Exists {
 		return volume.LV{Presence: volume.Absent, Name: name}, nil

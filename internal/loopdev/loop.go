@@ -94,7 +94,7 @@ func visible(path string, at Inode) Inode {
 	if unix.Lstat(path, &st) != nil || (Inode{st.Dev, st.Ino}) != at {
 		return Inode{}
 	}
-	return inodeOf(st, func(fs *unix.Statfs_t) error { return unix.Statfs(path, fs) })
+	return inodeOf(st.Dev, st.Ino, func(fs *unix.Statfs_t) error { return unix.Statfs(path, fs) })
 }
 
 // attach is the child that attaches a file to a loop device.

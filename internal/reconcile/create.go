@@ -72,8 +72,8 @@ func (n *Node) stateOfName(name volume.Name, lv volume.LV, err error) volume.Hav
 	case err != nil:
 		h.LV = volume.LV{Name: name, Reason: err.Error()}
 	case lv.Presence == volume.Absent:
-		uuid, file, err := n.Records.Named(name)
-		switch h.LV.UUID, h.RecordFile = uuid, file; {
+		uuid, facts, err := n.Records.Named(name)
+		switch h.LV.UUID, h.RecordName, h.RecordFile = uuid, facts.Name, facts.File; {
 		case err != nil:
 			h.Record, h.RecordReason = volume.RecordUnknown, err.Error()
 		case uuid != "":

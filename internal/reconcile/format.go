@@ -78,7 +78,7 @@ func (l *lane) resolveOldTag(ctx context.Context, h *volume.Have) {
 // recordSeen makes durable that the volume has a filesystem. In a shared group nothing is
 // mounted before the other nodes see it.
 func (l *lane) recordSeen(ctx context.Context, s volume.Step, h *volume.Have) error {
-	if err := l.n.Records.Seen(l.uuid, h.LV.Name, s.FSType); err != nil {
+	if err := l.n.Records.Seen(l.uuid, h.LV.Name, s.FSType, h.LV.File.Birth); err != nil {
 		if own, unread := l.n.Records.Get(l.uuid); unread != nil || own.State != volume.Seen {
 			return err // the old record says that mkfs was started
 		}
@@ -110,7 +110,7 @@ func (l *lane) adoptRecord(lv volume.LV) {
 	if err != nil || own.State == volume.Seen {
 		return
 	}
-	if err := l.n.Records.Seen(l.uuid, lv.Name, lv.Tagged.Type); err != nil {
+	if err := l.n.Records.Seen(l.uuid, lv.Name, lv.Tagged.Type, lv.File.Birth); err != nil {
 		l.log().WithError(err).Warn("the format record in its tags is not noted on this node")
 	}
 }

@@ -85,9 +85,8 @@ func currentName(h volume.Have) volume.Name {
 }
 
 // recordName writes the new name of a volume into its format record, unless a volume with that uuid
-// still has the old name: then a file was copied with its attributes. If the old name is in another
-// group, that volume may be missing temporarily: the record keeps both names, so that no new volume
-// gets either.
+// still has the old name: then a file was copied with its attributes. If the original of a copy may be missing,
+// the record keeps both names, so that no new volume gets either.
 func (n *Node) recordName(ctx context.Context, uuid volume.UUID, old, now volume.Name) {
 	if p := n.Providers[old.VG]; p != nil && n.isFile(now) {
 		lv, err := p.LookUp(ctx, old)
@@ -99,9 +98,24 @@ func (n *Node) recordName(ctx context.Context, uuid volume.UUID, old, now volume
 			return
 		}
 	}
-	if err := n.Records.Renamed(uuid, now, n.isFile(now) && old.VG != now.VG); err != nil {
+	if err := n.Records.Renamed(uuid, now, n.isFile(now) && (old.VG != now.VG || n.isCopy(ctx, uuid, now))); err != nil {
 		n.Log.WithField("volume", now.String()).WithError(err).Warn("its new name is not in its format record")
 	}
+}
+
+// isCopy reports whether a volume's file may be another one than that in which the filesystem of its uuid was
+// seen.
+func (n *Node) isCopy(ctx context.Context, uuid volume.UUID, name volume.Name) bool {
+	p := n.Providers[name.VG]
+	if p == nil {
+		return true
+	}
+	lv, err := p.LookUp(ctx, name)
+	if err != nil || lv.UUID != uuid || lv.File.Birth == 0 {
+		return true
+	}
+	seen, err := n.Records.Get(uuid)
+	return err != nil || lv.File.Birth != seen.Birth
 }
 
 // isFile reports whether a volume is a file, which can be copied with its uuid.

@@ -164,6 +164,52 @@ func TestCopiedAndMissing(t *testing.T) {
 	})
 }
 
+// A volume's file is removed, and a copy with its attributes, which no pod uses, is left: it is not taken for
+// the renamed volume. "while flexd is stopped" shows flexd no time at which both existed.
+func TestOnlyCopyLeft(t *testing.T) {
+	for name, remove := range map[string]func(t *testing.T, e *hosttest.Env){
+		"while flexd runs": func(t *testing.T, e *hosttest.Env) {
+			e.Again()
+			works(t, os.Remove(e.File("data")))
+		},
+		"while flexd is stopped": func(t *testing.T, e *hosttest.Env) {
+			e.Patient = true
+			e.Crash()
+			works(t, os.Remove(e.File("data")))
+			e.Start()
+		},
+	} {
+		onLoops(t, name, func(t *testing.T, e *hosttest.Env) {
+			k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
+			b.Volume, b.LV = "pv2", "copy2"
+			works(t, k.Up(a))
+			works(t, e.M.Write(k.Dir(a)))
+			works(t, k.Finish(a))
+			e.Empty()
+			clone(t, e, "data", "copy")
+			remove(t, e)
+			e.Eventually("the record has the name of the copy", func() bool {
+				records, _ := filepath.Glob(filepath.Join(e.Records(), "*.json"))
+				b, _ := os.ReadFile(records[0])
+				return strings.Contains(string(b), `"lv": "copy"`)
+			})
+			fails(t, k.Up(a), "vg0/copy has this uuid, and may be a copy")
+			if e.M.Exists(e.File("data")) {
+				t.Error("it was created")
+			}
+			works(t, os.Rename(e.File("copy"), e.File("copy2")))
+			works(t, k.Up(b))
+			works(t, k.Finish(b))
+			fails(t, k.Up(a), "vg0/copy2 has this uuid, and may be a copy")
+			e.Empty()
+			works(t, os.Rename(e.File("copy2"), e.File("data")))
+			works(t, k.Up(a))
+			works(t, k.Finish(a))
+			e.Empty()
+		})
+	}
+}
+
 // While a renamed volume is in use and another pod asks for the new name, no new volume gets the old name.
 func TestRenamedInUse(t *testing.T) {
 	onLoops(t, "both names", func(t *testing.T, e *hosttest.Env) {

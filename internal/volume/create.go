@@ -1,5 +1,7 @@
 package volume
 
+import "fmt"
+
 // creations serves the calls that wait for the creation or the look-up of a volume, in the lane of its
 // name. There h.LV is the volume with that name, and h.Record says whether a volume with that name was
 // seen with a filesystem.
@@ -23,7 +25,7 @@ func (p *planner) creations() {
 		case c.Refusal.Reason != "":
 			p.refuse(c, c.Refusal.Code, "create: %s", c.Refusal.Reason)
 		case p.h.Record == Seen:
-			p.refuse(c, DataMissing, "create: it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If it was removed while it was in use, flexd check names the device that still has its data. If the data is not needed, remove %s", lv.UUID, lv.Name.VG, p.h.RecordFile)
+			p.refuse(c, DataMissing, "create: it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s%s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If it was removed while it was in use, flexd check names the device that still has its data. If the data is not needed, remove %s", lv.UUID, p.copyAdvice(), lv.Name.VG, p.h.RecordFile)
 		case p.h.Record == RecordUnknown:
 			p.refuse(c, Unknown, "create: it does not exist, and flexd cannot know whether a volume of that name has had data: %s; make it readable again. A file that is damaged may be removed if the volume it is about (its name is the uuid) is not missing; if the directory was removed, restore it from a backup, or restart flexd, which makes an empty one", orUnknown(p.h.RecordReason))
 		default:
@@ -36,4 +38,12 @@ func (p *planner) creations() {
 	if len(calls) > 0 {
 		p.add(Step{Kind: CreateVolume, Size: size, Calls: calls})
 	}
+}
+
+// copyAdvice names the volume that has the uuid of a missing one, "" = none is known.
+func (p *planner) copyAdvice() string {
+	if now := p.h.RecordName; now != (Name{}) && now != p.h.LV.Name {
+		return fmt.Sprintf("; %s has this uuid, and may be a copy: if so, rename it to this name", now)
+	}
+	return ""
 }

@@ -26,6 +26,7 @@ type RecordFacts struct {
 	State Record
 	Type  string // the filesystem
 	Name  Name   // the volume's name
+	Birth int64  // of the volume's file when its filesystem was seen; 0 = not known
 	File  string // the path of the record, for the operator; "" = there is none
 	Late  string // Formatting: why that mkfs must not be repeated any more, "" = it may be
 

@@ -72,6 +72,7 @@ type LV struct {
 type File struct {
 	Path     string
 	Dev, Ino uint64
+	Birth    int64 // the time of its creation, which a rename keeps and a copy does not
 }
 
 // Activity reports whether a logical volume has a block device.
