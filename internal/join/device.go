@@ -146,7 +146,7 @@ func (s *facts) stale() {
 			hint = "no lvchange --refresh before this: " + s.g.Short
 		case s.lvm():
 		case v.Size < d.Size:
-			hint = fmt.Sprintf("the file was truncated, and the data beyond its end is lost: copy off what can still be read, delete the pods, then truncate -s %d %s and run fsck, or restore a backup", d.Size, volume.Quote(s.file(v)))
+			hint = fmt.Sprintf("the file was truncated, and the data beyond its end is lost: copy off what can still be read, delete the pods, then truncate -s %d %s and run fsck, or restore a backup; if its group has `deactivate: never`, then: losetup -d %s", d.Size, volume.Quote(s.file(v)), d.Path)
 		case d.Part:
 			hint = "something has given the device an offset or a size limit (losetup -l " + d.Path + "): delete the pods that use it, and it is attached anew; if its group has `deactivate: never`, then: losetup -d " + d.Path
 		default:

@@ -109,7 +109,7 @@ func (s *facts) filesystem() (text, hint string) {
 		return "its filesystem is in error: " + fs.What, hint
 	case lost != "":
 		return fmt.Sprintf("a write to it has failed since it was mounted, so that data of it may be lost: the kernel logged %q", lost),
-			"look at dmesg: was the disk, the thin pool or the filesystem below it full, or did it fail? Check the files that were written last. It is reported until the volume is unmounted"
+			"look at dmesg: was the disk, the thin pool or the filesystem below it full, or did it fail? Check the files that were written last. It is reported until the volume is unmounted, or flexd is restarted"
 	}
 	return "", ""
 }

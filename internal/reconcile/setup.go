@@ -182,7 +182,11 @@ func (n *Node) lookUp(ctx context.Context, c *call, p Provider) (volume.LV, erro
 		case uuid != "" && err == nil:
 			return lv, volume.Errorf(volume.NotFound, "it does not exist: the volume in use that had this name (uuid %s) is now named %s; rename it back, or ask for it by that name", uuid, now)
 		case uuid != "" && now.VG != name.VG:
-			return lv, volume.Errorf(volume.NotFound, "the volume in use that had this name (uuid %s) is now named %s: vgrename %s %s, or ask for it in that group: %w", uuid, now, now.VG, name.VG, err)
+			back := "vgrename " + now.VG + " " + name.VG
+			if n.isFile(now) {
+				back = "move its file back"
+			}
+			return lv, volume.Errorf(volume.NotFound, "the volume in use that had this name (uuid %s) is now named %s: %s, or ask for it in that group: %w", uuid, now, back, err)
 		}
 	}
 	switch {

@@ -176,7 +176,11 @@ func (p *planner) conflict(c Call) Refusal {
 		if !p.h.LV.ReadOnly {
 			return refusal(Conflict, "its device is read-only: mount it with readOnly: true, or make it writable: blockdev --setrw %s. If that has no effect, delete the pods that use it, and it is activated anew. If it is still read-only, remove it from activation/read_only_volume_list in lvm.conf", p.device())
 		}
-		return refusal(Conflict, "the logical volume is read-only: mount it with readOnly: true")
+		writable := "lvchange -prw " + p.h.LV.Name.String()
+		if file := p.h.LV.File.Path; file != "" {
+			writable = "chmod u+w " + Quote(file)
+		}
+		return refusal(Conflict, "the logical volume is read-only: mount it with readOnly: true, or make it writable: %s", writable)
 	}
 	live := p.live()
 	if live == nil {
