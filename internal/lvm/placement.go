@@ -78,6 +78,10 @@ func (f *Facts) idOf(m devmapper.Mapped) (id volume.UUID, suffix string, ours bo
 	return identity(f.UUID, grouped(rest[:uuidLength])), rest[uuidLength:], true
 }
 
+// standIn reports whether a device with that suffix of its uuid takes the place of a missing disk. LVM may leave it:
+// it has no space of the group, and prevents no activation.
+func standIn(suffix string) bool { return strings.HasPrefix(suffix, "-missing_") }
+
 // misplaced describes how a device differs from the metadata of its volume or part of a volume, mostly
 // in its extents; "" = no difference is known.
 func (f *Facts) misplaced(m devmapper.Mapped) string {

@@ -120,9 +120,9 @@ func (p *Provider) leftParts(f *Facts, list []devmapper.Mapped) (all []leftPart)
 	t, wholes, uses := p.tree(), map[string]string{}, map[string]int{} // uses: of a device, by number, by the devices in all
 	var rest []*node
 	for _, m := range list {
-		id, _, ours := f.idOf(m)
+		id, suffix, ours := f.idOf(m)
 		part := f.lv(id)
-		if whole := f.whole(part.Name); ours && whole != part.Name && !part.Locked && !active[dmUUID(f.LVs[whole].UUID)] {
+		if whole := f.whole(part.Name); ours && !standIn(suffix) && whole != part.Name && !part.Locked && !active[dmUUID(f.LVs[whole].UUID)] {
 			if n := t.add(p.DM.Device(devmapper.Key{UUID: m.UUID})); n.err == nil {
 				rest, wholes[n.Name] = append(rest, n), whole
 			}

@@ -218,8 +218,8 @@ func (p *Provider) strayParts(f *Facts, list []devmapper.Mapped, seen *tree, oth
 		return nil
 	}
 	for _, m := range list {
-		id, _, ours := f.idOf(m)
-		if !ours || seen.nodes[m.Number] != nil || f.lv(id).merging() {
+		id, suffix, ours := f.idOf(m)
+		if !ours || standIn(suffix) || seen.nodes[m.Number] != nil || f.lv(id).merging() {
 			continue
 		}
 		now, err := p.DM.Device(devmapper.Key{UUID: m.UUID})

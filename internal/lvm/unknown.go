@@ -32,7 +32,7 @@ func (p *Provider) unknownDevices(f *Facts, list []devmapper.Mapped) (all []devm
 			}
 			continue
 		}
-		if id, _, whole := f.idOf(m); whole && f.names[id] == "" {
+		if id, suffix, whole := f.idOf(m); whole && f.names[id] == "" && !standIn(suffix) {
 			all = append(all, m)
 		}
 	}

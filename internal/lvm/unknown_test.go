@@ -40,6 +40,32 @@ func TestUnknownDevice(t *testing.T) {
 	}
 }
 
+// LVM leaves the devices that took the place of a missing disk, of a leg that was removed since, and of one
+// that is in use again: they have no space, and prevent no activation.
+func TestStandIn(t *testing.T) {
+	f, p := newFake(t, 1)
+	f.lvs["[v0_corig]"] = &fakeLV{uuid: fakeUUID(4), size: 8 * mib, layout: "raid,raid1", role: "private"}
+	f.lvs["[v0_corig_rimage_1]"] = &fakeLV{uuid: fakeUUID(5), size: 8 * mib, layout: "linear", role: "private"}
+	for i, name := range []string{"v0_corig_rimage_1", "gone_rimage_1"} {
+		uuid := dmUUID(fakeUUID(5+i)) + "-missing_0_0"
+		f.devices[uuid] = devmapper.Mapped{Name: "vg0-" + name + "-missing_0_0", UUID: uuid, Number: fmt.Sprint("253:", 90+i), Live: true, Targets: []devmapper.Target{{Type: "error", Length: 8 * mib}}}
+	}
+	lv := f.lookUp(p, "v0")
+	if err := errors.Join(p.Create(t.Context(), "", volume.Name{VG: "vg0", LV: "new"}, 8*mib, ""), p.Extend(t.Context(), "", lv, volume.Device{}, 16*mib)); err != nil {
+		t.Error(err)
+	}
+	if s := p.Survey(t.Context(), "vg0", true); slices.ContainsFunc(s.Devices, func(d join.Device) bool { return strings.Contains(d.Kernel, "missing") }) {
+		t.Errorf("survey: %+v", s)
+	}
+	g, err := p.configured("vg0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if why := p.activationBlocker(g.lastFacts(), "v0"); why != "" {
+		t.Errorf("activation: %s", why)
+	}
+}
+
 // In older metadata a volume is larger than its device, and the group has a device that this metadata does
 // not know: a refresh could give the volume the space of that device.
 func TestNoRefreshBesideUnknown(t *testing.T) {
