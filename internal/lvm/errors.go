@@ -87,7 +87,7 @@ var phrases = []struct {
 	{"lockspace is inactive", ErrShared, lockspaceHint},
 	{"due to failed lock", ErrShared, lockspaceHint},
 	{"without a lock", ErrShared, lockspaceHint},
-	{"can be resized only while inactive", ErrFailed, "it has snapshots: remove them (lvremove), or extend it while no pod uses it"},
+	{"can be resized only while inactive", ErrFailed, "it has snapshots: remove them (lvremove), or extend it while no pod uses it; if one is being merged into it (lvs -a), wait until that has ended"},
 	{"transaction_id is", ErrFailed, "LVM's metadata is older or newer than the thin pool, as after a restore: vgcfgrestore --list, then vgcfgrestore --force with the newest file in which the pool has the first transaction_id of the following message"},
 	{"is exported", ErrExported, "it is exported: vgimport"},
 	{"nsufficient free space", ErrNoSpace, "no space"},
