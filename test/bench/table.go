@@ -259,17 +259,17 @@ func (w *benchWorld) pass(open func() (io.ReadCloser, error)) (pass, error) {
 		return p, err
 	}
 	parsed := time.Now()
-	haves := make([]volume.Have, len(w.targets))
 	for i, target := range w.targets {
-		haves[i] = w.observer.Assemble(context.Background(), target, t)
-	}
-	assembled := time.Now()
-	for i, h := range haves {
-		if v := volume.Plan(w.wants[i], h); len(v.Steps) > 0 || len(h.Mounts) != 2 {
+		began := time.Now()
+		h := w.observer.Assemble(context.Background(), target, t)
+		assembled := time.Now()
+		v := volume.Plan(w.wants[i], h)
+		p.assemble, p.plan = p.assemble+assembled.Sub(began), p.plan+time.Since(assembled)
+		if len(v.Steps) > 0 || len(h.Mounts) != 2 {
 			return p, fmt.Errorf("volume %d is not at rest: %v, %d mounts", i, v.Steps, len(h.Mounts))
 		}
 	}
-	p.parse, p.assemble, p.plan = parsed.Sub(started), assembled.Sub(parsed), time.Since(assembled)
+	p.parse = parsed.Sub(started)
 	return p, nil
 }
 
