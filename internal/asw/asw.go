@@ -133,7 +133,9 @@ func (o *Observer) Assemble(ctx context.Context, t Target, table *mounttable.Tab
 	} else {
 		rec = rec.With(h.LV.Tagged, time.Now())
 		h.Record, h.RecordType, h.RecordLate, h.RecordName, h.RecordFile = rec.State, rec.Type, rec.Late, rec.Name, rec.File
-		h.RecordTags, h.RecordPartial = rec.Tags, rec.Partial
+		h.RecordTags = rec.Tags
+		// The volume may have another file than the one in its record: a copy that has its name now.
+		h.RecordPartial = rec.Partial || h.LV.File.Birth != 0 && h.LV.File.Birth != rec.Birth
 	}
 	for _, dir := range t.Dirs {
 		s := o.targetState(ctx, t, h.Device, table, dir)

@@ -182,7 +182,7 @@ func (s *Store) removeLease(uuid volume.UUID) {
 }
 
 func parse(data []byte, into any, check func(string) error, boot string) error {
-	if err := decode(data, into); err != nil {
+	if err := decode(data, into, true); err != nil {
 		return err
 	}
 	return check(boot)

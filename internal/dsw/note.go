@@ -141,11 +141,13 @@ func plain(s string, most int) string {
 	return s[:min(len(s), most)]
 }
 
-// decode reads one JSON object and nothing else. Unknown keys are refused: they
+// decode reads one JSON object and nothing else. With strict, unknown keys are refused: they
 // would be lost at the next write.
-func decode(data []byte, into any) error {
+func decode(data []byte, into any, strict bool) error {
 	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
+	if strict {
+		d.DisallowUnknownFields()
+	}
 	if err := d.Decode(into); err != nil {
 		return fmt.Errorf("it is torn or not a note: %w", err)
 	}

@@ -251,8 +251,9 @@ func (r *Records) notRepeatableReason(rec Record) string {
 	return volume.TooLate(rec.At, age)
 }
 
+// parseRecord parses a record. Unknown keys are of a later release: without a new version they may be ignored.
 func parseRecord(data []byte, rec *Record) error {
-	if err := decode(data, rec); err != nil {
+	if err := decode(data, rec, false); err != nil {
 		return err
 	}
 	switch {
@@ -277,9 +278,14 @@ func (r *Records) Formatting(uuid volume.UUID, n volume.Name, fsType string) err
 }
 
 // Seen makes durable that the volume has a filesystem. If that fails and there is no mkfs record,
-// it is still valid until flexd ends.
+// it is still valid until flexd ends. If the volume is another file than the one in the record, no new volume gets
+// the name of that one either.
 func (r *Records) Seen(uuid volume.UUID, n volume.Name, fsType string, birth int64) error {
-	return r.put(Record{UUID: uuid, VG: n.VG, LV: n.LV, State: stateSeen, FSType: fsType, Birth: birth})
+	rec := Record{UUID: uuid, VG: n.VG, LV: n.LV, State: stateSeen, FSType: fsType, Birth: birth}
+	if old, err := r.Get(uuid); err == nil && old.State == volume.Seen && old.Name != n && old.File == r.File(uuid) && birth != 0 {
+		rec.Also = []string{old.Name.String()}
+	}
+	return r.put(rec)
 }
 
 // Renamed makes the new name of a volume with a filesystem durable: no new volume gets that name

@@ -186,13 +186,15 @@ func formerFile(l Loop, id identity, file string) string {
 // deletedAdvice overwrites no file, since flexd does not know which one is needed. The directory of the deleted
 // file may not exist; that of the volume does.
 func deletedAdvice(l Loop, file string) string {
-	return fmt.Sprintf("its newest data may be only in /dev/%[1]s, which flexd keeps. Delete the pods that use it (lsblk /dev/%[1]s). If the data is needed: %[2]s. If not: losetup -d /dev/%[1]s", l.Name, rescue(l, cmp.Or(file, l.BackingFile)))
+	return fmt.Sprintf("its newest data may be only in /dev/%[1]s, which flexd keeps. Delete the pods that use it (lsblk /dev/%[1]s). If the data is needed, %[2]s. If not: losetup -d /dev/%[1]s", l.Name, rescue(l, cmp.Or(file, l.BackingFile)))
 }
 
 // rescue returns the commands that copy the data of a device to a new volume beside a file, and detach the device
-// only if the copy is complete.
+// only if the copy is complete. Repeated, they overwrite no earlier copy: the kernel uses the device's name again, but
+// not its diskseq.
 func rescue(l Loop, file string) string {
-	return fmt.Sprintf("cp --sparse=always /dev/%[1]s %[2]s && flexd uuid --new %[2]s && losetup -d /dev/%[1]s (or copy it to a filesystem with more space)", l.Name, volume.Quote(file+"-rescued"))
+	copied := volume.Quote(fmt.Sprintf("%s-rescued-%d", file, l.Seq))
+	return fmt.Sprintf("and the filesystem has %[3]s of space for a copy, which other volumes do not need (otherwise copy it to another one): [ ! -e %[2]s ] && cp --sparse=always /dev/%[1]s %[2]s && flexd uuid --new %[2]s && losetup -d /dev/%[1]s", l.Name, copied, volume.Bytes(l.Size))
 }
 
 // soleTimeout is how long a volume's device counts as the only one after a scan that found
@@ -242,7 +244,7 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 		r.Hint = detachAdvice(l.Name)
 	case id.UUID == lv.UUID && l.BackingFile == file && !l.Deleted:
 		r.Text = fmt.Sprintf("/dev/%s is attached to another file with the path %s and the same uuid %s: a filesystem was mounted over its directory later, or it is of another mount namespace", l.Name, file, lv.UUID)
-		r.Hint = fmt.Sprintf("delete the pods that use /dev/%[1]s. If it cannot be read (dmesg: its disk is gone, or came back under another name), the file at that path now is the volume: losetup -d /dev/%[1]s. If it can, that file may be older: unmount the later filesystem (findmnt -T %[2]s); or, if it is to stay: %[3]s", l.Name, volume.Quote(file), rescue(l, file))
+		r.Hint = fmt.Sprintf("delete the pods that use /dev/%[1]s. If it cannot be read (dmesg: its disk is gone, or came back under another name), the file at that path now is the volume: losetup -d /dev/%[1]s. If it can, that file may be older: unmount the later filesystem (findmnt -T %[2]s); or, if that one is to stay, %[3]s", l.Name, volume.Quote(file), rescue(l, file))
 	case id.UUID == lv.UUID:
 		r.Text = fmt.Sprintf("%s and %s have the same uuid %s, and /dev/%s is attached to the second", file, other, lv.UUID, l.Name)
 		if l.Deleted {

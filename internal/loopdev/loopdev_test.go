@@ -326,7 +326,7 @@ func TestDeviceOfDeletedFile(t *testing.T) {
 	k.files = map[string]FileInfo{"/no/vg0/a": {Exists: true, Regular: true, Links: 1, Inode: Inode{1, 3}, UUID: uuidA, Size: 4096}}
 	k.loops = k.loops[1:]
 	lv.File = volume.File{Path: "/no/vg0/a", Dev: 1, Ino: 3}
-	if d, err := p.Device(t.Context(), lv); err != nil || !d.Unusable || !strings.Contains(d.Reason, "only in /dev/loop2") || !strings.Contains(d.Reason, "-rescued && losetup -d /dev/loop2") {
+	if d, err := p.Device(t.Context(), lv); err != nil || !d.Unusable || !strings.Contains(d.Reason, "only in /dev/loop2") || !strings.Contains(d.Reason, " ] && cp --sparse=always /dev/loop2 /no/vg0/a-rescued-") {
 		t.Errorf("replaced: got %+v, %v", d, err)
 	}
 }

@@ -399,7 +399,7 @@ func TestMountedOver(t *testing.T) {
 	t.Cleanup(func() { exec.Command("umount", n.dir).Run() })
 	for range 2 {
 		n.restart()
-		if got := n.device(n.lookUp("a")); !got.Unusable || got.Path != d.Path || !strings.Contains(got.Reason, "mounted over") || !strings.Contains(got.Reason, "the volume: losetup -d "+d.Path) || !strings.Contains(got.Reason, "cp --sparse=always "+d.Path+" "+n.dir+"/a-rescued && flexd") {
+		if got := n.device(n.lookUp("a")); !got.Unusable || got.Path != d.Path || !strings.Contains(got.Reason, "mounted over") || !strings.Contains(got.Reason, "the volume: losetup -d "+d.Path) || !strings.Contains(got.Reason, fmt.Sprintf("cp --sparse=always %s %s/a-rescued-%d && flexd", d.Path, n.dir, d.Seq)) {
 			t.Errorf("got %+v", got)
 		}
 		s := n.Survey(t.Context(), "vg0", true)

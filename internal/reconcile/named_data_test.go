@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -205,6 +206,58 @@ func TestOnlyCopyLeft(t *testing.T) {
 			works(t, os.Rename(e.File("copy2"), e.File("data")))
 			works(t, k.Up(a))
 			works(t, k.Finish(a))
+			e.Empty()
+		})
+	}
+}
+
+// Pods have used a copy of a volume's file since it was restored or replaced: when the copy is missing, the former
+// file is not taken for it.
+func TestUsedCopyMissing(t *testing.T) {
+	for name, c := range map[string]struct {
+		replace func(t *testing.T, e *hosttest.Env, recorded func(string))
+		used    string // by the pod since
+		left    string
+	}{
+		"put in its place": {func(t *testing.T, e *hosttest.Env, _ func(string)) {
+			clone(t, e, "data", "data.new")
+			works(t, os.Rename(e.File("data"), e.File("data.old")))
+			works(t, os.Rename(e.File("data.new"), e.File("data")))
+		}, "data", "data.old"},
+		"restored": {func(t *testing.T, e *hosttest.Env, recorded func(string)) {
+			works(t, os.Rename(e.File("data"), e.File("data.old")))
+			recorded("data.old")
+			clone(t, e, "data.old", "data")
+		}, "data", "data.old"},
+		"beside it": {func(t *testing.T, e *hosttest.Env, _ func(string)) {
+			clone(t, e, "data", "data.new")
+			e.Again()
+		}, "data.new", "data"},
+	} {
+		onLoops(t, name, func(t *testing.T, e *hosttest.Env) {
+			k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
+			b.Volume, b.LV = "pv2", c.used
+			recorded := func(lv string) {
+				e.Eventually("the record has the name "+lv, func() bool {
+					records, _ := filepath.Glob(filepath.Join(e.Records(), "*.json"))
+					b, _ := os.ReadFile(records[0])
+					return strings.Contains(string(b), fmt.Sprintf(`"lv": %q`, lv))
+				})
+			}
+			works(t, k.Up(a))
+			works(t, e.M.Write(k.Dir(a)))
+			works(t, k.Finish(a))
+			e.Empty()
+			c.replace(t, e, recorded)
+			works(t, k.Up(b))
+			works(t, k.Finish(b))
+			e.Empty()
+			works(t, os.Remove(e.File(c.used)))
+			recorded(c.left)
+			fails(t, k.Up(b), "vg0/"+c.left+" has this uuid, and may be a copy")
+			if e.M.Exists(e.File(c.used)) {
+				t.Error("it was created")
+			}
 			e.Empty()
 		})
 	}

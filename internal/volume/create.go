@@ -25,7 +25,8 @@ func (p *planner) creations() {
 		case c.Refusal.Reason != "":
 			p.refuse(c, c.Refusal.Code, "create: %s", c.Refusal.Reason)
 		case p.h.Record == Seen:
-			p.refuse(c, DataMissing, "create: it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s%s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If it was removed while it was in use, flexd check names the device that still has its data. If the data is not needed, remove %s", lv.UUID, p.copyAdvice(), lv.Name.VG, p.h.RecordFile)
+			copied, remove := p.copyOfMissing()
+			p.refuse(c, DataMissing, "create: it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s%s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If it was removed while it was in use, flexd check names the device that still has its data. If the data is not needed: %s", lv.UUID, copied, lv.Name.VG, remove)
 		case p.h.Record == RecordUnknown:
 			p.refuse(c, Unknown, "create: it does not exist, and flexd cannot know whether a volume of that name has had data: %s; make it readable again. A file that is damaged may be removed if the volume it is about (its name is the uuid) is not missing; if the directory was removed, restore it from a backup, or restart flexd, which makes an empty one", orUnknown(p.h.RecordReason))
 		default:
@@ -40,10 +41,13 @@ func (p *planner) creations() {
 	}
 }
 
-// copyAdvice names the volume that has the uuid of a missing one, "" = none is known.
-func (p *planner) copyAdvice() string {
-	if now := p.h.RecordName; now != (Name{}) && now != p.h.LV.Name {
-		return fmt.Sprintf("; %s has this uuid, and may be a copy: if so, rename it to this name", now)
+// copyOfMissing names the volume that has the uuid of a missing one ("" = none is known), and returns how to give up
+// the data of the missing one.
+func (p *planner) copyOfMissing() (copied, remove string) {
+	remove = "remove " + p.h.RecordFile
+	if now := p.h.RecordName; now != (Name{}) && now != p.h.LV.Name { // it may be the record of a volume in use
+		copied = fmt.Sprintf("; %s has this uuid, and may be a copy: if so, rename it to this name", now)
+		remove = fmt.Sprintf("while nothing uses %s, give its file a uuid of its own (flexd uuid --new), then %s", now, remove)
 	}
-	return ""
+	return copied, remove
 }

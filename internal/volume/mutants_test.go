@@ -164,8 +164,8 @@ var mutants = []mutant{
 			p.refuse(c, c.Refusal.Code, "create`, `case false:
 			p.refuse(c, c.Refusal.Code, "create`},
 	{"a volume is created in place of one that had a filesystem", `case p.h.Record == Seen:
-			p.refuse(c, DataMissing, "create`, `case false:
-			p.refuse(c, DataMissing, "create`},
+			copied`, `case false:
+			copied`},
 	{"a volume is created although what had its name is unknown", `case p.h.Record == RecordUnknown:
 			p.refuse(c, Unknown, "create`, `case false:
 			p.refuse(c, Unknown, "create`},

@@ -290,7 +290,7 @@ type Have struct {
 	RecordFile    string   // the path of the record
 	RecordTags    []string // the volume's tags with the same record
 	RecordReason  string   // why the record is unknown
-	RecordPartial bool     // the record or a required tag does not say "seen"
+	RecordPartial bool     // the record or a required tag does not say "seen", or the record is of another file
 	Mounts        []Mount
 	Targets       map[string]TargetState // for the directories of claims and calls, and kubelet's global directory of a call
 }
