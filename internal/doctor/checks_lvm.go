@@ -61,6 +61,10 @@ func (n *node) groups() (all []finding) {
 	if err != nil {
 		return []finding{unknown("the volume groups cannot be read: "+err.Error(), "vgs", "a disk that hangs: dmesg | tail")}
 	}
+	// unhidden returns the command that shows what LVM would see without its settings.
+	unhidden := func(list, what string) string {
+		return list + " --devicesfile '' --config 'devices{filter=[\"a|.*|\"]}' " + what + " (shows whether the devices file or a filter hides its disks, see lvm/devices)"
+	}
 	var fine []string
 	for _, name := range names {
 		var found []group
@@ -73,12 +77,13 @@ func (n *node) groups() (all []finding) {
 		case len(found) == 0:
 			all = append(all, failed("LVM does not see a volume group "+name,
 				"vgs; pvs -a (see whether it has another name)",
-				"vgs --devicesfile '' --config 'devices{filter=[\"a|.*|\"]}' "+name+" (shows whether the devices file or a filter hides its disks, see lvm/devices)",
+				unhidden("vgs", name),
 				"remove "+name+" from volumeGroups in "+n.ConfigPath))
 		case len(found) > 1:
 			all = append(all, failed(fmt.Sprintf("%d volume groups are named %s", len(found), name), "vgs -o vg_name,vg_uuid,pv_name", "vgrename the copy by its uuid"))
 		case g.Missing != "" && g.Missing != "0":
-			all = append(all, failed(fmt.Sprintf("volume group %s has %s missing disks", name, g.Missing), "pvs; lvs -a -o +devices "+name, "reconnect the disks"))
+			all = append(all, failed(fmt.Sprintf("volume group %s has %s missing disks", name, g.Missing), "pvs; lvs -a -o +devices "+name,
+				unhidden("pvs", "-S vg_name="+name), "reconnect the disks"))
 		case strings.Contains(g.Attr, "x"):
 			all = append(all, failed("volume group "+name+" is exported", "vgimport "+name+" (if no other machine uses it)"))
 		case strings.HasPrefix(g.Attr, "r"):

@@ -9,6 +9,9 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
+// BringBack is the advice about a missing disk, which LVM's settings may only hide.
+const BringBack = "bring the disk back (pvs, dmesg), or let LVM see it again (filter, devices file; flexd doctor)"
+
 // degraded checks a volume in use for a missing disk or a failed copy of its data. A device
 // with errors has been reported before.
 func (s *facts) degraded() {
@@ -33,7 +36,7 @@ func (s *facts) degraded() {
 		return
 	}
 	const stays = "do not deactivate the volume: it could not be activated again"
-	hint := "bring the disk back (pvs, dmesg), or let LVM see it again (filter, devices file). Until then copy the data off while it can be read, and " + stays
+	hint := BringBack + ". Until then copy the data off while it can be read, and " + stays
 	raid, refresh := cmp.Or(d.RAID, s.title()), cmp.Or(d.Refresh, s.title())
 	switch {
 	case d.Degraded != "" && s.g.older:
@@ -41,14 +44,14 @@ func (s *facts) degraded() {
 	case d.Split != "":
 		hint = fmt.Sprintf("%s was split off (lvconvert --splitmirrors --trackchanges); once nothing uses it, lvconvert --merge %[1]s makes it a copy again", d.Split)
 	case v != nil && v.Remedy != "":
-		hint = "bring the disk back (pvs, dmesg)"
+		hint = BringBack
 		if d.Degraded != "" {
 			hint += ", then lvchange --refresh " + refresh
 		}
 		hint += "; or, if it is lost, " + v.Remedy + ". Until then " + stays
 	case v != nil && v.Partly:
 	case d.Degraded != "" || v != nil && v.Missing != "" && v.RAID:
-		hint = fmt.Sprintf("bring the disk back (pvs, dmesg), then lvchange --refresh %s; or give the group another disk, then lvconvert --repair %s", refresh, raid)
+		hint = fmt.Sprintf("%s, then lvchange --refresh %s; or give the group another disk, then lvconvert --repair %s", BringBack, refresh, raid)
 		if v != nil && v.Stays {
 			hint += ". Until then " + stays
 		}

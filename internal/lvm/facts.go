@@ -203,7 +203,7 @@ func (f *Facts) lacking() error {
 	if f.Missing == 0 {
 		return nil
 	}
-	return volume.Errorf(volume.Unusable, "volume group %s lacks %d of its disks (%s), and its metadata is not changed until they are back (pvs, dmesg). Only if they are lost: repair the volumes that have all their data on other disks (docs/operations.md, A dead disk), then vgreduce --removemissing %[1]s; with --force it removes every volume that lvs -o+lv_health_status shows as partial, including those that could be repaired", f.Name, f.Missing, f.missing())
+	return volume.Errorf(volume.Unusable, "volume group %s lacks %d of its disks (%s), and its metadata is not changed until they are back (pvs, dmesg), or LVM sees them again (filter, devices file). Only if they are lost: repair the volumes that have all their data on other disks (docs/operations.md, A dead disk), then vgreduce --removemissing %[1]s; with --force it removes every volume that lvs -o+lv_health_status shows as partial, including those that could be repaired", f.Name, f.Missing, f.missing())
 }
 
 // notAllocatable returns the disks with free space that are not allocatable, and that space.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
@@ -172,9 +173,9 @@ func (f *Facts) partial(l Logical, active bool) string {
 	raid := l.raid() && len(lost.snapshots) == 0
 	switch {
 	case lost.own:
-		return fmt.Sprintf("%s is partial: it has extents on a disk that is missing (%s)", name, f.missing())
+		return fmt.Sprintf("%s is partial: it has extents on a disk that is missing (%s): %s", name, f.missing(), join.BringBack)
 	case !raid || f.integrity(l.Name):
-		text := fmt.Sprintf("%s is partial: %s is on a disk that is missing (%s). All its data is on other disks if its RAIDs were in sync, but LVM does not activate it while a disk is missing. Bring the disk back (pvs, dmesg)", name, f.where(lost), f.missing())
+		text := fmt.Sprintf("%s is partial: %s is on a disk that is missing (%s). All its data is on other disks if its RAIDs were in sync, but LVM does not activate it while a disk is missing: %s", name, f.where(lost), f.missing(), join.BringBack)
 		if remedy := f.remedy(l, lost, active); remedy != "" {
 			text += "; only if it is lost: " + remedy
 		}

@@ -88,7 +88,7 @@ func TestPartial(t *testing.T) {
 			"it has extents on", "it has extents on", "it has extents on", "|"},
 		{"a part of what is not known", append(snapshot[:2:2], "[pvmove0] linear private"), "v", []string{"s", "[pvmove0]"}, "it has extents on", "it has extents on", "it has extents on", "|"},
 		{"a writecache on a RAID", slices.Concat([]string{"[v_wcorig] linear private"}, raid("[c_cvol]", "raid,raid1,writecache,cachevol private", 2), []string{"v writecache public [c_cvol] [v_wcorig]"}), "[c_cvol] v", []string{"[c_cvol_rimage_0]"},
-			"does not activate it while a disk is missing. Bring the disk back (pvs, dmesg)", "", repair + "c_cvol", "a copy of vg0/c_cvol|" + repair},
+			"does not activate it while a disk is missing: bring the disk back (pvs, dmesg), or let LVM see it again", "", repair + "c_cvol", "a copy of vg0/c_cvol|" + repair},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, p := newFake(t, 0)
