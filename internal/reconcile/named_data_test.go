@@ -97,6 +97,15 @@ func TestGroupNotMounted(t *testing.T) {
 	})
 }
 
+// recorded waits until the only format record has a volume's name.
+func recorded(e *hosttest.Env, lv string) {
+	e.Eventually("the record has the name "+lv, func() bool {
+		records, _ := filepath.Glob(filepath.Join(e.Records(), "*.json"))
+		b, _ := os.ReadFile(records[0])
+		return strings.Contains(string(b), fmt.Sprintf(`"lv": %q`, lv))
+	})
+}
+
 // If a renamed volume is missing, it is not replaced by an empty one with its new name; its old name is free.
 func TestRenamedAndMissing(t *testing.T) {
 	for name, follow := range map[string]func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, b hosttest.Pod){
@@ -107,11 +116,7 @@ func TestRenamedAndMissing(t *testing.T) {
 		},
 		"seen only": func(t *testing.T, e *hosttest.Env, _ *hosttest.Kubelet, _ hosttest.Pod) {
 			works(t, os.Rename(e.File("data"), e.File("new")))
-			e.Eventually("the record has the new name", func() bool {
-				records, _ := filepath.Glob(filepath.Join(e.Records(), "*.json"))
-				b, _ := os.ReadFile(records[0])
-				return strings.Contains(string(b), `"lv": "new"`)
-			})
+			recorded(e, "new")
 		},
 	} {
 		onLoops(t, name, func(t *testing.T, e *hosttest.Env) {
@@ -189,11 +194,7 @@ func TestOnlyCopyLeft(t *testing.T) {
 			e.Empty()
 			clone(t, e, "data", "copy")
 			remove(t, e)
-			e.Eventually("the record has the name of the copy", func() bool {
-				records, _ := filepath.Glob(filepath.Join(e.Records(), "*.json"))
-				b, _ := os.ReadFile(records[0])
-				return strings.Contains(string(b), `"lv": "copy"`)
-			})
+			recorded(e, "copy")
 			fails(t, k.Up(a), "vg0/copy has this uuid, and may be a copy")
 			if e.M.Exists(e.File("data")) {
 				t.Error("it was created")
@@ -215,21 +216,21 @@ func TestOnlyCopyLeft(t *testing.T) {
 // file is not taken for it.
 func TestUsedCopyMissing(t *testing.T) {
 	for name, c := range map[string]struct {
-		replace func(t *testing.T, e *hosttest.Env, recorded func(string))
+		replace func(t *testing.T, e *hosttest.Env)
 		used    string // by the pod since
 		left    string
 	}{
-		"put in its place": {func(t *testing.T, e *hosttest.Env, _ func(string)) {
+		"put in its place": {func(t *testing.T, e *hosttest.Env) {
 			clone(t, e, "data", "data.new")
 			works(t, os.Rename(e.File("data"), e.File("data.old")))
 			works(t, os.Rename(e.File("data.new"), e.File("data")))
 		}, "data", "data.old"},
-		"restored": {func(t *testing.T, e *hosttest.Env, recorded func(string)) {
+		"restored": {func(t *testing.T, e *hosttest.Env) {
 			works(t, os.Rename(e.File("data"), e.File("data.old")))
-			recorded("data.old")
+			recorded(e, "data.old")
 			clone(t, e, "data.old", "data")
 		}, "data", "data.old"},
-		"beside it": {func(t *testing.T, e *hosttest.Env, _ func(string)) {
+		"beside it": {func(t *testing.T, e *hosttest.Env) {
 			clone(t, e, "data", "data.new")
 			e.Again()
 		}, "data.new", "data"},
@@ -237,23 +238,16 @@ func TestUsedCopyMissing(t *testing.T) {
 		onLoops(t, name, func(t *testing.T, e *hosttest.Env) {
 			k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
 			b.Volume, b.LV = "pv2", c.used
-			recorded := func(lv string) {
-				e.Eventually("the record has the name "+lv, func() bool {
-					records, _ := filepath.Glob(filepath.Join(e.Records(), "*.json"))
-					b, _ := os.ReadFile(records[0])
-					return strings.Contains(string(b), fmt.Sprintf(`"lv": %q`, lv))
-				})
-			}
 			works(t, k.Up(a))
 			works(t, e.M.Write(k.Dir(a)))
 			works(t, k.Finish(a))
 			e.Empty()
-			c.replace(t, e, recorded)
+			c.replace(t, e)
 			works(t, k.Up(b))
 			works(t, k.Finish(b))
 			e.Empty()
 			works(t, os.Remove(e.File(c.used)))
-			recorded(c.left)
+			recorded(e, c.left)
 			fails(t, k.Up(b), "vg0/"+c.left+" has this uuid, and may be a copy")
 			if e.M.Exists(e.File(c.used)) {
 				t.Error("it was created")
