@@ -14,6 +14,7 @@ func TestComplaint(t *testing.T) {
 		"4,871,99,-;EXT4-fs (dm-12): mounted filesystem 1b2c r/w with ordered data mode. Quota mode: none.":  "",
 		"2,871,99,-;EXT4-fs (loop3): Remounting filesystem read-only":                                        "",
 		"1,871,99,-;XFS (loop0): User initiated shutdown received.":                                          "loop0",
+		"1,871,99,-;EXT4-fs (loop4): shut down requested (2)":                                                "loop4",
 		"1,871,99,-;XFS (dm-3): Metadata I/O Error (0x4) detected at xfs_trans_read_buf_map. Shutting down.": "dm-3",
 		"5,871,99,-;XFS (loop0): Mounting V5 Filesystem 0ea":                                                 "",
 		"2,871,99,-;BTRFS error (device loop7): parent transid verify failed":                                "loop7",

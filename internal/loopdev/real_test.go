@@ -403,7 +403,7 @@ func TestMountedOver(t *testing.T) {
 			t.Errorf("got %+v", got)
 		}
 		s := n.Survey(t.Context(), "vg0", true)
-		if len(s.Devices) != 1 || len(s.Devices[0].Rivals) != 1 || !strings.Contains(s.Devices[0].Rivals[0].Text, "mounted over") {
+		if len(s.Devices) != 1 || len(s.Devices[0].Rivals) != 1 || !strings.Contains(s.Devices[0].Rivals[0].Text, "mounted over") || !strings.Contains(s.Devices[0].Rivals[0].Hint, "has 16 MiB of space for a copy") {
 			t.Errorf("survey: %+v", s)
 		}
 	}

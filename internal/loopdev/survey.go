@@ -204,14 +204,18 @@ func (p *Provider) addRivals(dir string, loops []Loop, inodes map[string]Inode, 
 			continue // its own
 		case !has && (id.UUID != v.UUID || filepath.Dir(l.BackingFile) != dir && p.nameOf(l.BackingFile) != (volume.Name{})):
 			continue // not flexd's, of a volume that is inactive; or another group's
+		}
+		full, err := p.kernel.Loop(l.Name) // with its number and size
+		switch {
+		case err == nil && full.Seq == l.Seq:
+			l = full
 		case !has:
-			full, err := p.kernel.Loop(l.Name)
-			if err != nil || full.Seq != l.Seq {
-				continue
-			}
+			continue
+		}
+		if !has {
 			i, own[v.UUID] = len(s.Devices), len(s.Devices)
 			s.Devices = append(s.Devices, join.Device{
-				UUID: v.UUID, Name: v.Name, Kernel: "/dev/" + l.Name, Path: "/dev/" + l.Name, Number: full.Number, Size: full.Size, Open: -1,
+				UUID: v.UUID, Name: v.Name, Kernel: "/dev/" + l.Name, Path: "/dev/" + l.Name, Number: l.Number, Size: l.Size, Open: -1,
 			})
 		}
 		lv := volume.LV{Presence: volume.Present, UUID: v.UUID}

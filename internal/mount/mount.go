@@ -291,15 +291,23 @@ func usable(mnt int, l MountSpec) error {
 	return nil
 }
 
-// writable verifies that a superblock is not read-only although the request wants to write: a
-// feature of an ext4, or an error during the mount, makes the kernel mount it read-only.
+// writable verifies that a filesystem is not read-only although the request wants to write: a feature of an ext4,
+// an error during the mount, or a read-only subvolume of a btrfs, which does not show in its flags.
 func writable(fd int, l MountSpec) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {
 		return fmt.Errorf("%s on %s: %w", l.FSType, l.Device.Path, err)
 	}
-	if l.ReadOnly || l.Device.ReadOnly || st.Flags&unix.ST_RDONLY == 0 {
+	subvolume := l.FSType == "btrfs" && st.Flags&unix.ST_RDONLY == 0 && errors.Is(unix.Faccessat(fd, ".", unix.W_OK, 0), unix.EROFS)
+	if l.ReadOnly || l.Device.ReadOnly || st.Flags&unix.ST_RDONLY == 0 && !subvolume {
 		return nil
+	}
+	if subvolume {
+		return &Refusal{
+			What: fmt.Sprintf("the default subvolume of the btrfs on %s is read-only, as a snapshot is", describeDevice(l.Device)),
+			Hint: "mount it by hand, then: btrfs property set DIR ro false; or make another one the default: btrfs subvolume set-default; or mount it with readOnly: true",
+			Why:  volume.Conflict,
+		}
 	}
 	hint := "look at dmesg and at the disk, or mount it with readOnly: true"
 	if l.FSType == "ext4" {

@@ -275,7 +275,8 @@ func TestRenamedInUse(t *testing.T) {
 	})
 }
 
-// A btrfs is mounted once, and unmounted, after its default subvolume was changed.
+// A btrfs is mounted once, and unmounted, after its default subvolume was changed. A read-only snapshot is no
+// writable volume, although neither mount nor superblock are read-only.
 func TestBtrfsDefaultSubvolume(t *testing.T) {
 	onReal(t, "set-default", func(t *testing.T, e *hosttest.Env) {
 		if _, err := exec.LookPath("btrfs"); err != nil && os.Getenv("CI") != "true" {
@@ -297,7 +298,10 @@ func TestBtrfsDefaultSubvolume(t *testing.T) {
 		mountsAre(t, e, dir)
 		works(t, k.Up(pod2(a)))
 		works(t, k.Down(pod2(a)))
+		shell(t, "btrfs subvolume snapshot -r "+dir+" "+dir+"/snap; btrfs subvolume set-default "+dir+"/snap")
 		works(t, k.Down(a))
+		fails(t, k.Up(a), "the default subvolume of the btrfs")
+		mountsAre(t, e)
 		e.Empty()
 	})
 }
