@@ -23,7 +23,7 @@ type Record struct {
 	UUID    volume.UUID   `json:"uuid"`
 	VG      string        `json:"vg"` // the volume's present name
 	LV      string        `json:"lv"`
-	Also    []string      `json:"also,omitempty"` // earlier names "VG/LV" that it may still have: see Renamed
+	Also    []string      `json:"also,omitempty"` // earlier names "VG/LV" that it may still have: see Renamed and Seen
 	State   string        `json:"state"`          // "formatting" or "seen"
 	FSType  string        `json:"fsType"`
 	Birth   int64         `json:"birth,omitempty"` // of the volume's file, see volume.File
