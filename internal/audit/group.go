@@ -151,6 +151,11 @@ func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 	o, began := s.a.Observer, time.Now()
 	g := join.Group{Name: s.vg, Survey: s.askProvider(ctx, metadata)}
 	g.Copies = s.copies(g.Survey)
+	if ctx.Err() != nil { // a provider that hangs has used the whole time
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(s.a.ctx, Limit, ErrLimit)
+		defer cancel()
+	}
 	table, err := o.LastTable(), error(nil)
 	if mounts || table == nil {
 		table, err = o.Read(ctx)

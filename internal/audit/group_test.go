@@ -119,6 +119,27 @@ func TestCheckBusy(t *testing.T) {
 	}
 }
 
+// hangingGroup answers at the time limit, with the cause.
+type hangingGroup struct{}
+
+func (hangingGroup) Survey(ctx context.Context, _ string, _ bool) join.Survey {
+	<-ctx.Done()
+	return join.Survey{Kind: "lvm", Metadata: "LVM's lock of the group is held by pid 7 (lvm)"}
+}
+
+// A provider that needs the whole time leaves none for the mount table: its own error is reported.
+func TestHangingProvider(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := auditor(t, hangingGroup{}, func() []*View { return nil })
+		ctx, cancel := context.WithTimeout(t.Context(), Limit)
+		defer cancel()
+		g := a.groups["vg0"].audit(ctx, true)
+		if !strings.HasSuffix(g.Metadata, "is held by pid 7 (lvm)") || g.Kernel != "" {
+			t.Errorf("got %+v", g.Survey)
+		}
+	})
+}
+
 // fileGroup has the volume u as a file, if it is there.
 type fileGroup struct {
 	dir   string
