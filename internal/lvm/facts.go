@@ -144,7 +144,7 @@ func (f *Facts) judge(name volume.Name) volume.LV {
 	case !ok:
 		return volume.LV{Presence: volume.Absent, Name: name}
 	case l.creating():
-		return volume.LV{Presence: volume.Absent, Name: name, Reason: "its creation was interrupted (tag " + tagCreating + "); the next request for it completes it"}
+		return volume.LV{Presence: volume.Absent, Name: name, UUID: l.UUID, Reason: fmt.Sprintf("it has the tag %s of an interrupted creation. If older metadata was restored, use it as it is: lvchange --deltag %[1]s %s", tagCreating, name)}
 	}
 	lv := volume.LV{
 		Presence: volume.Present, Name: name, UUID: l.UUID, Size: l.Size, ReadOnly: l.ReadOnly,

@@ -19,7 +19,10 @@ func (p *Provider) Space(ctx context.Context, vg string, limit int64) (volume.Sp
 		return volume.Space{}, err
 	}
 	now := time.Now()
-	f, _, err := g.look(ctx, false)
+	f, kept, err := g.look(ctx, false)
+	if err == nil && kept && g.deviceAppeared(f) { // a command of LVM that still runs may create its volume
+		f, _, err = g.look(ctx, true)
+	}
 	if err != nil {
 		return volume.Space{}, err
 	}

@@ -110,6 +110,25 @@ func TestSpaceIsCurrent(t *testing.T) {
 	want("changed", 1, 0)
 }
 
+// A device is newer than the kept report, as while lvcreate waits at a prompt: the metadata is read again before
+// the group is called unusable, but not for a device that the report has found.
+func TestSpaceDuringCreation(t *testing.T) {
+	f, p := newFake(t, 1)
+	f.lookUp(p, "v0")
+	for i, reports := range []int{1, 1, 0} {
+		uuid := dmUUID(fakeUUID(7 + min(i, 1)))
+		f.devices[uuid] = devmapper.Mapped{Name: "vg0-new", UUID: uuid, Number: "253:90", Live: true}
+		if i == 0 {
+			f.lvs["new"] = &fakeLV{uuid: fakeUUID(7), size: 4 * mib}
+		}
+		f.commands()
+		s, err := p.Space(t.Context(), "vg0", 1<<40)
+		if n := strings.Count(strings.Join(f.commands(), " "), "fullreport"); err != nil || n != reports || s.Unusable != (i > 0) {
+			t.Errorf("%d: %+v, %v; %d reports", i, s, err, n)
+		}
+	}
+}
+
 // Nothing can be created in a group that is exported or lacks a disk. Space on missing disks, or on disks
 // that are not allocatable, is not free.
 func TestUnusableSpace(t *testing.T) {

@@ -39,6 +39,15 @@ func (p *Provider) unknownDevices(f *Facts, list []devmapper.Mapped) (all []devm
 	return all, err
 }
 
+// deviceAppeared reports whether there is an unknown device that the report did not find.
+func (g *group) deviceAppeared(f *Facts) bool {
+	list, err := g.p.DM.List()
+	unknown, _ := g.p.unknownDevices(f, list)
+	return err == nil && slices.ContainsFunc(unknown, func(m devmapper.Mapped) bool {
+		return !slices.ContainsFunc(f.unknown, func(o devmapper.Mapped) bool { return o.UUID == m.UUID && o.Number == m.Number })
+	})
+}
+
 // liesOn reports whether a device maps a part of one of these disks.
 func (p *Provider) liesOn(m devmapper.Mapped, disks map[string]bool) (bool, error) {
 	if len(disks) == 0 {

@@ -76,6 +76,8 @@ func (n *Node) stateOfName(name volume.Name, lv volume.LV, err error) volume.Hav
 		switch h.LV.UUID, h.RecordName, h.RecordFile = uuid, facts.Name, facts.File; {
 		case err != nil:
 			h.Record, h.RecordReason = volume.RecordUnknown, err.Error()
+		case uuid != "" && uuid == lv.UUID:
+			h.LV = volume.LV{Name: name, Presence: volume.Foreign, Reason: "flexd has seen a filesystem on it, but " + lv.Reason}
 		case uuid != "":
 			h.Record = volume.Seen
 		}

@@ -231,6 +231,31 @@ func TestInterruptedCreationReported(t *testing.T) {
 	})
 }
 
+// Metadata from the time of its creation was restored: a volume with data is not said to be missing.
+func TestCreationRestored(t *testing.T) {
+	onLVM(t, "and is used as it is", func(t *testing.T, e *hosttest.Env) {
+		k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
+		works(t, k.Start(a))
+		works(t, k.Finish(a))
+		e.Empty()
+		tag := func(option string) {
+			t.Helper()
+			if out, err := exec.Command("lvm", "lvchange", "-q", option, "flexd.creating", hosttest.VG+"/data").CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+		}
+		tag("--addtag")
+		e.Eventually("the refusal", func() bool {
+			err := k.Up(b)
+			return err != nil && strings.Contains(err.Error(), "flexd has seen a filesystem on it") && strings.Contains(err.Error(), "lvchange --deltag flexd.creating "+hosttest.VG+"/data")
+		})
+		tag("--deltag")
+		e.Eventually("the mount", func() bool { return k.Up(b) == nil })
+		works(t, k.Finish(b))
+		e.Empty()
+	})
+}
+
 // A finding stays while flexd works on its volume: an operator can repeat a release that was refused as busy.
 func TestFindingKeptWhileBusy(t *testing.T) {
 	onSim(t, "and is judged after that", func(t *testing.T, e *hosttest.Env) {
