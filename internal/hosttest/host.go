@@ -290,7 +290,7 @@ func (h *Host) File(path string) (loopdev.FileInfo, error) {
 
 // Space implements loopdev.Kernel: there is enough.
 func (h *Host) Space(string) (loopdev.Space, error) {
-	return loopdev.Space{Size: 1 << 60, Free: 1 << 60}, nil
+	return loopdev.Space{Size: 1 << 60, Free: 1 << 60, Root: 1 << 60}, nil
 }
 
 // Directory implements loopdev.Kernel; there are no symlinks here.

@@ -63,6 +63,7 @@ type FileInfo struct {
 // A Space is the space of a filesystem.
 type Space struct {
 	Size, Free        int64  // bytes
+	Root              int64  // Free, and what only root gets
 	Inodes, InodeFree uint64 // 0 Inodes = it needs none
 }
 
@@ -226,7 +227,7 @@ func (kernel) Space(dir string) (Space, error) {
 		return Space{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
 	block := int64(st.Bsize)
-	return Space{int64(st.Blocks) * block, int64(st.Bavail) * block, st.Files, st.Ffree}, nil
+	return Space{int64(st.Blocks) * block, int64(st.Bavail) * block, int64(st.Bfree) * block, st.Files, st.Ffree}, nil
 }
 
 func (kernel) Files(dir string) ([]string, error) {

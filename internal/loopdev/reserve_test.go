@@ -39,7 +39,7 @@ type disk struct {
 }
 
 func newDisk(t *testing.T) *disk {
-	return &disk{links: t.TempDir(), files: map[string]FileInfo{}, dirs: map[string]uint64{"/no/vg0": 1, "/no/vg1": 1}, space: Space{Size: 100 * gib, Free: 90 * gib}}
+	return &disk{links: t.TempDir(), files: map[string]FileInfo{}, dirs: map[string]uint64{"/no/vg0": 1, "/no/vg1": 1}, space: Space{Size: 100 * gib, Free: 90 * gib, Root: 90 * gib}}
 }
 
 func (d *disk) provider(l volume.Limits) *Provider {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/flexd/flexd/internal/join"
+	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -35,6 +36,7 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 			p.askNew(ctx, loops)
 		}
 		s.Devices, err = p.devicesIn(ctx, vg, dir, fresh, loops, found)
+		p.addFull(dir, found.sparse, s.Devices)
 		p.addRivals(dir, loops, found.inodes, &s)
 	}
 	if err != nil {
@@ -50,6 +52,7 @@ type contents struct {
 	foreign map[Inode]foreignFile
 	refused map[volume.UUID]string // why the file of a device is not a volume any more
 	unread  map[string]string      // why a file could not be read, by name
+	sparse  map[string]bool        // volumes with holes, by name
 }
 
 // A foreignFile is a file that is not a volume.
@@ -59,7 +62,7 @@ type foreignFile struct {
 }
 
 func (p *Provider) files(vg, dir string) (contents, error) {
-	c := contents{inodes: map[string]Inode{}, foreign: map[Inode]foreignFile{}, refused: map[volume.UUID]string{}}
+	c := contents{inodes: map[string]Inode{}, foreign: map[Inode]foreignFile{}, refused: map[volume.UUID]string{}, sparse: map[string]bool{}}
 	var err error
 	c.unread, err = p.each(vg, dir, func(name, file string, f FileInfo) {
 		if foreign(file, f) != "" {
@@ -68,7 +71,7 @@ func (p *Provider) files(vg, dir string) (contents, error) {
 		}
 		// A device consists of whole sectors.
 		c.volumes = append(c.volumes, join.Volume{Name: name, UUID: volume.UUID(f.UUID), Size: f.Size / 512 * 512})
-		c.inodes[name] = f.Inode
+		c.inodes[name], c.sparse[name] = f.Inode, f.Blocks < f.Size
 	})
 	return c, err
 }
@@ -156,6 +159,20 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		})
 	}
 	return all, nil
+}
+
+// addFull marks the devices of files that need space of a filesystem that is full.
+func (p *Provider) addFull(dir string, sparse map[string]bool, devices []join.Device) {
+	space, err := p.kernel.Space(dir)
+	if err != nil || space.Size == 0 || space.Root >= mount.FullBelow {
+		return
+	}
+	for i := range devices {
+		if d := &devices[i]; sparse[d.Name] {
+			d.Failed = fmt.Sprintf("the filesystem of %s is full: writes to the volume fail, and recent kernels (Linux 6.18) report some of them as done", dir)
+			d.Remedy = "make room there, and check the files that were written last"
+		}
+	}
 }
 
 // whyNot returns why the file of a device of flexd is not the volume with that uuid.

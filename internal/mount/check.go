@@ -44,12 +44,9 @@ func check(a checkArg) error {
 // replay every journal with fast commits. It repairs the other errors that the kernel reports, such
 // as a group descriptor that is torn on the disk, but intact in the journal.
 func replay(dev *os.File, d volume.Device, sb superblock) error {
-	err := fullBelow(d)
+	mnt, err := build(dev, MountSpec{Device: d, FSType: "ext4", First: true, onlyJournal: true})
 	if err == nil {
-		var mnt int
-		if mnt, err = build(dev, MountSpec{Device: d, FSType: "ext4", First: true, onlyJournal: true}); err == nil {
-			err = unix.Close(mnt)
-		}
+		err = unix.Close(mnt)
 	}
 	_, refused := errors.AsType[*Refusal](err)
 	_, busy := errors.AsType[*BusyError](err)

@@ -102,7 +102,7 @@ func format(f Formatting) error {
 	if !wrote {
 		return withoutRecord(f, err)
 	}
-	if full := fullBelow(f.Device); full != nil { // not every mkfs prints this
+	if full := fullBelow(f.Device); full != nil && !errors.Is(err, unix.ENOSPC) { // not every mkfs prints this
 		err = fmt.Errorf("%w; %w", err, full)
 	}
 	if left := clean(dev, f, blank); left != nil {
@@ -182,13 +182,15 @@ func mountable(dev *os.File, f Formatting) error {
 	return unix.Close(mnt)
 }
 
+// FullBelow is the free space of the filesystem below a loop device, in bytes, under which it counts as full.
+const FullBelow = 1 << 20
+
 // fullBelow returns an error if the file of a loop device needs space of a filesystem that is
 // full.
 func fullBelow(d volume.Device) error {
-	const full = 1 << 20
 	file := handle(d).File
 	var st unix.Statfs_t
-	if file == "" || unix.Statfs(filepath.Dir(file), &st) != nil || int64(st.Bfree)*st.Bsize >= full {
+	if file == "" || unix.Statfs(filepath.Dir(file), &st) != nil || st.Blocks == 0 || int64(st.Bfree)*st.Bsize >= FullBelow { // a tmpfs without a limit has no blocks
 		return nil
 	}
 	var used unix.Stat_t

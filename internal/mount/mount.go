@@ -100,6 +100,9 @@ func build(dev *os.File, l MountSpec) (mnt int, err error) {
 		if err == nil && sb.Log && l.Device.ReadOnly {
 			err = unreplayed(l)
 		}
+		if err == nil && !l.Device.ReadOnly {
+			err = fullBelow(l.Device) // a write that fits in part may be lost: see maybeCut
+		}
 		if err != nil {
 			return -1, err
 		}

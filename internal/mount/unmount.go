@@ -9,15 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/sysfs"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // unmount is the child that unmounts, plainly: a lazy or forced unmount only hides a mount
 // that is still in use.
 func unmount(a unmountArg) error {
 	var err error
+	device := a.Number
 	for range 3 { // a mount is busy briefly while a process reads it, such as flexd's own child for its usage
 		if a.Alone || !shows(a.Dir, a.Number) {
-			if err := a.check(); err != nil {
+			if device, err = a.check(); err != nil {
 				return err
 			}
 		}
@@ -26,7 +29,7 @@ func unmount(a unmountArg) error {
 			last = copyOf(a.Dir)
 		}
 		if err = unix.Unmount(a.Dir, unix.UMOUNT_NOFOLLOW); err == nil {
-			err = last.written()
+			err = last.written(device)
 			if err != nil { // for the next flexd, if this one has ended: standard input is the lane's lock file
 				_ = unix.Ftruncate(0, 0)
 				_, _ = unix.Pwrite(0, []byte(err.Error()), 0)
@@ -74,9 +77,9 @@ func (c *mountCopy) close() {
 	}
 }
 
-// written writes the data of the filesystem, and ends the copy. umount(2) reports no failed write;
+// written writes the data of the filesystem on a device, and ends the copy. umount(2) reports no failed write;
 // syncfs(2) reports also those that failed before.
-func (c *mountCopy) written() error {
+func (c *mountCopy) written(device string) error {
 	if c == nil {
 		return nil
 	}
@@ -87,13 +90,23 @@ func (c *mountCopy) written() error {
 		if fd, err = unix.Openat(c.tree, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
 			defer unix.Close(fd)
 			if err = unix.Syncfs(fd); err == nil {
-				return nil
+				return maybeCut(device)
 			}
 			return fmt.Errorf("%w: writes to it have failed since it was mounted (%v); %s", ErrUnwritten, err, lookAtWrites)
 		}
 		err = &os.PathError{Op: "open", Path: "its root", Err: err} // for example of an xfs that has shut down
 	}
 	return fmt.Errorf("%w: whether all data was written is unknown (%v); %s", ErrUnwritten, err, lookAtWrites)
+}
+
+// maybeCut returns an error if writes may be lost although the kernel has reported none: the loop driver of recent kernels
+// (Linux 6.18) reports a write as done of which only a part fits in the filesystem below.
+func maybeCut(device string) error {
+	full := fullBelow(volume.Device{Number: device})
+	if ro, err := sysfs.Uint("/sys/dev/block/" + device + "/ro"); full == nil || err == nil && ro != 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %v; recent kernels (Linux 6.18) do not report every lost write; %s", ErrUnwritten, full, lookAtWrites)
 }
 
 // Unreported returns the ErrUnwritten that an unmount has written to its lock file, once.
@@ -123,26 +136,29 @@ func shows(dir, number string) bool {
 		fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor) == number
 }
 
-// check returns an error if the mount table shows that the mount at the directory must not
-// be unmounted.
-func (a unmountArg) check() error {
+// check returns the number of the mount's device, or an error if the mount table shows that the mount at the directory
+// must not be unmounted.
+func (a unmountArg) check() (device string, err error) {
 	tab, err := mounttable.Own()
 	if err != nil {
-		return err
+		return "", err
 	}
 	e := tab.Top(a.Dir)
 	if e == nil {
-		return fmt.Errorf("%w: %s", ErrNone, a.Dir)
+		return "", fmt.Errorf("%w: %s", ErrNone, a.Dir)
 	}
 	if !tab.IsOf(e, a.Number, nodeOf(a.Number)) {
-		return fmt.Errorf("%w: %s, not %s", ErrForeign, e, a.Number)
+		return "", fmt.Errorf("%w: %s, not %s", ErrForeign, e, a.Number)
+	}
+	if device = e.Number; e.Type == "btrfs" {
+		device = e.SourceNumber()
 	}
 	if !a.Alone {
-		return nil
+		return device, nil
 	}
 	holders, err := elsewhere(tab, e, a.Number)
 	if err == nil && len(holders) > 0 {
 		err = &BusyError{What: a.Dir, Holders: holders}
 	}
-	return err
+	return device, err
 }

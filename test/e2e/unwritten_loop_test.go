@@ -58,6 +58,47 @@ func TestUnwritten(t *testing.T) {
 	}
 }
 
+// The loop driver of recent kernels reports a write as done of which only a part fits in the filesystem below. So no volume is
+// mounted on a full one, a volume in use there is reported, and so is its last unmount, although the kernel reports no error.
+func TestFullBelow(t *testing.T) {
+	t.Parallel()
+	for _, fs := range []string{"ext4", "xfs", "btrfs"} {
+		h := newHost(t, func(h *host) { h.disk(h.Dir+"/vg0", "size=128m") })
+		h.volume("vg0/big", 400*mib, nil)
+		v, p := h.vol("big", fs), podN(1)
+		hog := h.Dir + "/vg0/.hog"
+		fill := func() {
+			t.Helper()
+			var st unix.Statfs_t
+			h.must(unix.Statfs(h.Dir+"/vg0", &st))
+			h.must(os.WriteFile(hog, make([]byte, (int64(st.Bfree)-100)*st.Bsize), 0o600)) // some writes still fit
+		}
+		h.ok(h.up(noAttach, v, p))
+		fill()
+		if wrong := h.within(10*time.Second, func() string {
+			text, _ := h.client("check")
+			if strings.Contains(text, "faulty") && strings.Contains(text, "the filesystem of "+h.Dir+"/vg0 is full: writes to the volume fail") {
+				return ""
+			}
+			return text
+		}); wrong != "" {
+			t.Errorf("%s: %s", fs, wrong)
+		}
+		h.ok(h.unmount(v, p))
+		if text, _ := h.client("events", "vg0/big"); strings.Count(text, "do not report every lost write") != 1 {
+			t.Errorf("%s: %s", fs, text)
+		}
+		h.refused(h.up(noAttach, v, p), "vg0/big: mount:", "the filesystem of "+h.Dir+"/vg0/big is full: make room there")
+		h.must(os.Remove(hog))
+		h.ok(h.up(noAttach, v, p))
+		h.ok(h.unmount(v, p))
+		if text, _ := h.client("events", "vg0/big"); strings.Count(text, "do not report every lost write") != 1 {
+			t.Errorf("%s, with room: %s", fs, text)
+		}
+		h.end(noAttach, v, podN(2))
+	}
+}
+
 // A pod's syncfs(2) consumes the error of a write. flexd reads it in the kernel's log, and reports it until
 // the last unmount.
 func TestLostWrite(t *testing.T) {
