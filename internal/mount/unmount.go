@@ -103,7 +103,10 @@ func (c *mountCopy) written(device string) error {
 // (Linux 6.18) reports a write as done of which only a part fits in the filesystem below.
 func maybeCut(device string) error {
 	full := fullBelow(volume.Device{Number: device})
-	if ro, err := sysfs.Uint("/sys/dev/block/" + device + "/ro"); full == nil || err == nil && ro != 0 {
+	if full == nil {
+		return nil
+	}
+	if ro, err := sysfs.Uint("/sys/dev/block/" + device + "/ro"); err == nil && ro != 0 {
 		return nil
 	}
 	return fmt.Errorf("%w: %v; recent kernels (Linux 6.18) do not report every lost write; %s", ErrUnwritten, full, lookAtWrites)
