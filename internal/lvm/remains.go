@@ -154,7 +154,7 @@ func (p *Provider) activationBlocker(f *Facts, volumes ...string) string {
 	for _, part := range slices.Sorted(maps.Keys(f.LVs)) {
 		for up := part; up != "" && f.LVs[part].Locked; up = f.parent(up) {
 			if slices.Contains(volumes, up) {
-				return f.movedBy(part)
+				return p.resumeMove(f) + f.movedBy(part)
 			}
 		}
 	}
@@ -193,4 +193,18 @@ func (g *group) checkFailed(ctx context.Context, f *Facts, err error) string {
 		return fmt.Sprintf("the metadata of the thin pool is damaged: lvconvert --repair %s/%s", g.name, pool)
 	}
 	return fmt.Sprintf("the metadata of its cache is damaged. If the cache is writethrough (lvs -a -o+cache_mode %[1]s): lvconvert --uncache %[1]s/%[2]s, then attach a new one. If it is writeback, some data may be only in the cache: copy its disks first; then lvconvert --repair %[1]s/%[2]s, or, without that data: lvconvert --uncache --force %[1]s/%[2]s", g.name, whole)
+}
+
+// resumeMove returns the first part of the remedy if LVM has loaded the table of pvmove's volume, but failed before it
+// resumed it: that of a thick snapshot on it cannot be loaded before, so each activation would fail.
+func (p *Provider) resumeMove(f *Facts) string {
+	for _, name := range slices.Sorted(maps.Keys(f.LVs)) {
+		if !strings.HasPrefix(name, "pvmove") {
+			continue
+		}
+		if m, found, err := p.find(f.LVs[name].UUID); err == nil && found && m.Loaded && !m.Live {
+			return fmt.Sprintf("LVM has loaded the table of %s and does not use it: dmsetup resume %[1]s, and the next activation works; ", m.Name)
+		}
+	}
+	return ""
 }

@@ -198,6 +198,11 @@ func TestLeftParts(t *testing.T) {
 		{"pvmove was interrupted", func(f *fakeLVM, _, _ *devmapper.Mapped) {
 			f.lvs["[pool_tdata]"].attr, f.lvs["[pool_tmeta]"].attr = "TwI-XX----", "ewI-XX----"
 		}, "", "pvmove moves vg0/pool_tdata, or was interrupted"},
+		{"pvmove was interrupted, and its volume has no live table", func(f *fakeLVM, _, _ *devmapper.Mapped) {
+			f.lvs["[pool_tdata]"].attr, f.lvs["[pool_tmeta]"].attr = "TwI-XX----", "ewI-XX----"
+			f.lvs["[pvmove0]"] = &fakeLV{uuid: fakeUUID(5), size: 64 * mib, layout: "linear", role: "private,pvmove"}
+			f.devices[dmUUID(fakeUUID(5))] = devmapper.Mapped{Name: "vg0-pvmove0", UUID: dmUUID(fakeUUID(5)), Number: "253:5", Loaded: true}
+		}, "", "dmsetup resume vg0-pvmove0, and the next activation works; pvmove moves vg0/pool_tdata, or was interrupted"},
 	} {
 		f, p := newFake(t, 1)
 		f.lvs["v0"].layout, f.lvs["v0"].role, f.lvs["v0"].pool = "thin,sparse", "public", "pool"
