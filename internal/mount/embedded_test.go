@@ -91,7 +91,7 @@ func TestDamagedXFS(t *testing.T) {
 	if !errors.Is(err, ErrFailed) {
 		t.Fatalf("got %v", err)
 	}
-	remedy := regexp.MustCompile(`; ((?:L=|xfs_repair ).*)`).FindStringSubmatch(err.Error())
+	remedy := regexp.MustCompile(`its log: ((?:L=|xfs_repair ).*)`).FindStringSubmatch(err.Error())
 	if remedy == nil {
 		t.Fatalf("got %v", err)
 	}

@@ -212,7 +212,7 @@ func (l MountSpec) explain(err error, said string) error {
 	case l.FSType == "btrfs":
 		remedy = explainBtrfs(err)
 	case l.FSType == "xfs" && (errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG)):
-		remedy = "; " + handle(l.Device).Command("xfs_repair DEV")
+		remedy = "; if the next mount fails, too, and never with -L, which drops its log: " + handle(l.Device).Command("xfs_repair DEV")
 	}
 	if said == "" && errors.Is(err, unix.EINVAL) {
 		said = " (see dmesg)"
