@@ -310,6 +310,12 @@ func TestDirectoryKept(t *testing.T) {
 
 	h.sh("umount", dir)
 	h.must(os.WriteFile(dir+"/stray", nil, 0o644))
+	h.eventually("it is deactivated: meanwhile it is not compared", func() string {
+		if s := h.story("a"); s.Step != "" || s.Device != "" {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
 	check("unmounted by hand", "claimed-missing")
 	h.ok(h.call("unmount", dir))
 	if err := os.Remove(dir); !errors.Is(err, unix.ENOTEMPTY) {
