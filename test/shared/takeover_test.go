@@ -151,7 +151,7 @@ func stop(t *testing.T, a, b *nodes.Node) {
 		b.Sh("fsfreeze -u " + b.At.PodDir(web, v))
 		unused(b, web, v)
 		// What A wrote before the fence may have damaged it: on a slow machine the cached data, too.
-		b.Sh(fmt.Sprintf("lvchange -aey svg/%[1]s && { e2fsck -fy /dev/svg/%[1]s || [ $? -lt 4 ]; } && lvchange -an svg/%[1]s", v.Name))
+		b.Sh(fmt.Sprintf("lvchange -aey svg/%[1]s && { e2fsck -fy /dev/svg/%[1]s || [ $? -lt 4 ]; } && lvchange -an svg/%[1]s", v.Options["volumeID"]))
 		a.SetUp(web, v)
 		a.TearDown(web, v)
 	}
