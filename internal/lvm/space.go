@@ -20,11 +20,16 @@ func (p *Provider) Space(ctx context.Context, vg string, limit int64) (volume.Sp
 	}
 	now := time.Now()
 	f, kept, err := g.look(ctx, false)
-	if err == nil && kept && g.deviceAppeared(f) { // a command of LVM that still runs may create its volume
-		f, _, err = g.look(ctx, true)
-	}
 	if err != nil {
 		return volume.Space{}, err
+	}
+	thin := p.Groups[vg].ThinPool != ""
+	refused := g.unusable(f, thin)
+	if refused != nil && kept && g.deviceAppeared(f) { // a command of LVM that still runs may create its volume
+		if f, _, err = g.look(ctx, true); err != nil {
+			return volume.Space{}, err
+		}
+		refused = g.unusable(f, thin)
 	}
 	_, held := f.notAllocatable()
 	s := volume.Space{At: f.read, Size: f.Size, Free: f.Free - held}
@@ -41,8 +46,8 @@ func (p *Provider) Space(ctx context.Context, vg string, limit int64) (volume.Sp
 	}
 	slices.SortFunc(s.Disks, func(a, b volume.Disk) int { return cmp.Compare(a.Device, b.Device) })
 	s.Free = max(s.Free, 0)
-	if s.Refused = g.unusable(f, p.Groups[vg].ThinPool != ""); s.Refused != nil {
-		s.Unusable = true
+	if refused != nil {
+		s.Refused, s.Unusable = refused, true
 		return s, nil
 	}
 	s.Largest, s.Refused = volume.Largest(f.ExtentSize, min(limit, math.MaxInt64-f.ExtentSize), func(size int64) error {
