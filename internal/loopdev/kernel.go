@@ -64,6 +64,7 @@ type FileInfo struct {
 type Space struct {
 	Size, Free        int64  // bytes
 	Root              int64  // Free, and what only root gets
+	Moves             bool   // it writes to allocated blocks elsewhere, as btrfs does
 	Inodes, InodeFree uint64 // 0 Inodes = it needs none
 }
 
@@ -227,7 +228,7 @@ func (kernel) Space(dir string) (Space, error) {
 		return Space{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
 	block := int64(st.Bsize)
-	return Space{int64(st.Blocks) * block, int64(st.Bavail) * block, int64(st.Bfree) * block, st.Files, st.Ffree}, nil
+	return Space{int64(st.Blocks) * block, int64(st.Bavail) * block, int64(st.Bfree) * block, st.Type == unix.BTRFS_SUPER_MAGIC, st.Files, st.Ffree}, nil
 }
 
 func (kernel) Files(dir string) ([]string, error) {

@@ -266,6 +266,34 @@ func TestChecked(t *testing.T) {
 	}
 }
 
+// In a full directory writes to a file with holes fail, and on btrfs all writes. A filesystem without blocks has no limit.
+func TestFullDirectory(t *testing.T) {
+	dir, at := t.TempDir(), Inode{1, 2}
+	for _, row := range []struct {
+		name   string
+		space  Space
+		blocks int64
+		full   bool
+	}{
+		{"holes", Space{Size: 1 << 30, Root: 1<<20 - 1}, 0, true},
+		{"room that only root gets", Space{Size: 1 << 30, Root: 1 << 20}, 0, false},
+		{"allocated", Space{Size: 1 << 30}, 4096, false},
+		{"allocated on btrfs", Space{Size: 1 << 30, Moves: true}, 4096, true},
+		{"no limit", Space{}, 0, false},
+	} {
+		k := &fakeKernel{
+			files: map[string]FileInfo{dir + "/a": {Exists: true, Regular: true, Links: 1, Inode: at, UUID: uuidA, Size: 4096, Blocks: row.blocks}},
+			loops: []Loop{{Name: "loop1", Number: "7:1", Seq: 101, BackingFile: dir + "/a", Size: 4096}},
+			space: row.space,
+		}
+		p := New(map[string]string{"vg0": dir}, t.TempDir(), &fakeRunner{}, k)
+		p.remember(101, identity{uuidA, at})
+		if s := p.Survey(t.Context(), "vg0", true); len(s.Devices) != 1 || (s.Devices[0].Failed != "") != row.full {
+			t.Errorf("%s: got %+v", row.name, s)
+		}
+	}
+}
+
 // A damaged file, and a mount without its server, hide no other volume of their group.
 func TestUnreadFile(t *testing.T) {
 	dir := t.TempDir()

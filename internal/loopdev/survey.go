@@ -168,7 +168,7 @@ func (p *Provider) addFull(dir string, sparse map[string]bool, devices []join.De
 		return
 	}
 	for i := range devices {
-		if d := &devices[i]; sparse[d.Name] {
+		if d := &devices[i]; sparse[d.Name] || space.Moves {
 			d.Failed = fmt.Sprintf("the filesystem of %s is full: writes to the volume fail, and recent kernels (Linux 6.18) report some of them as done", dir)
 			d.Remedy = "make room there (flexd check looks again), and check the files that were written last"
 		}
