@@ -35,14 +35,16 @@ type owned struct {
 
 // The ranks, best first.
 const (
-	rankNamed   = iota // at a directory of a claim or a call
+	rankNamed   = iota // at a directory of a call or a claim
 	rankOurs           // at one of our directories
+	rankOutside        // at a directory of a claim below a former root
 	rankKubelet        // a bind of kubelet's
 	rankForeign        // anywhere else
 )
 
 // owned returns the mounts of a device in the kernel's order. It omits copies by
-// propagation, which the kernel unmounts together with their original.
+// propagation, which the kernel unmounts together with their original. A copy at an earlier one of dirs
+// is preferred.
 func (o *Observer) owned(number, path string, dirs []string, devices *mounttable.Devices) []owned {
 	var (
 		table   = devices.Table
@@ -61,7 +63,7 @@ func (o *Observer) owned(number, path string, dirs []string, devices *mounttable
 		case m.owner == volume.Ours:
 			m.rank, shown = rankOurs, true
 		case whole && slices.Contains(dirs, e.Dir) && !rule.within(e.Dir): // mounted when other roots were configured
-			m.owner, m.rank, m.outside, shown, several = volume.Ours, rankNamed, true, true, true
+			m.owner, m.rank, m.outside, shown, several = volume.Ours, rankOutside, true, true, true
 		case m.owner == volume.Kubelets:
 			m.rank = rankKubelet
 		default:
@@ -72,7 +74,7 @@ func (o *Observer) owned(number, path string, dirs []string, devices *mounttable
 		all = append(all, m)
 	}
 	if several {
-		all = withoutCopies(all, table)
+		all = withoutCopies(all, dirs, table)
 	}
 	other := false
 	for i := range all {
@@ -92,7 +94,7 @@ func (o *Observer) owned(number, path string, dirs []string, devices *mounttable
 }
 
 // withoutCopies removes all but one of the mounts that are copies of each other.
-func withoutCopies(all []owned, table *mounttable.Table) []owned {
+func withoutCopies(all []owned, dirs []string, table *mounttable.Table) []owned {
 	places := map[string][]int{}
 	for i, e := range all {
 		if place := table.Place(e.Entry); place != "" {
@@ -102,7 +104,8 @@ func withoutCopies(all []owned, table *mounttable.Table) []owned {
 	copies := map[*mounttable.Entry]bool{}
 	for _, same := range places {
 		slices.SortFunc(same, func(a, b int) int {
-			return cmp.Or(cmp.Compare(all[a].rank, all[b].rank), cmp.Compare(hidden(table, all[a].Entry), hidden(table, all[b].Entry)), cmp.Compare(a, b))
+			return cmp.Or(cmp.Compare(all[a].rank, all[b].rank), cmp.Compare(hidden(table, all[a].Entry), hidden(table, all[b].Entry)),
+				cmp.Compare(slices.Index(dirs, all[a].Dir), slices.Index(dirs, all[b].Dir)), cmp.Compare(a, b))
 		})
 		var counted []*mounttable.Entry
 		for _, i := range same {

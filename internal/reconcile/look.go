@@ -127,17 +127,17 @@ func (n *Node) isFile(name volume.Name) bool {
 // target returns the facts to observe for a want.
 func (l *lane) target(w volume.Want) asw.Target {
 	t := asw.Target{UUID: l.uuid, Asked: map[string][]string{}}
-	for _, c := range l.n.Store.Claims(l.uuid) {
-		t.Dirs = append(t.Dirs, c.Dir)
-		if c.Super != nil && c.Phase != volume.Making {
-			t.Asked[c.Dir] = c.Super
-		}
-	}
-	for _, c := range w.Calls {
+	for _, c := range w.Calls { // first: kubelet's root may have another path since the claim was made
 		if c.Verb == volume.Reclaim {
 			t.Lives = append(t.Lives, c.Dir)
 		}
 		t.Dirs = withDirs(t.Dirs, c.Dir, c.Global)
+	}
+	for _, c := range l.n.Store.Claims(l.uuid) {
+		t.Dirs = withDirs(t.Dirs, c.Dir)
+		if c.Super != nil && c.Phase != volume.Making {
+			t.Asked[c.Dir] = c.Super
+		}
 	}
 	t.Name = l.nameNow()
 	return t

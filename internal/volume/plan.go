@@ -68,6 +68,11 @@ func (p *planner) here(dir string) bool {
 	return s.This || s.Under || s.Unknown != ""
 }
 
+// listed reports whether a mount at a directory counts: it is no copy of another one by propagation.
+func (p *planner) listed(dir string) bool {
+	return slices.ContainsFunc(p.h.Mounts, func(m Mount) bool { return m.Dir == dir })
+}
+
 // Adopted is the reason in the note of a mount that flexd did not make, or whose note was lost.
 const Adopted = "adopted from the mount table"
 
@@ -89,6 +94,8 @@ func (p *planner) settle() {
 		case here && c.Phase == Releasing:
 			// Kubelet may already use the mount for a new pod.
 			p.add(Step{Kind: NoteHeld, Dir: c.Dir, Claim: c.Kind, Calls: setUp, Why: "release failed"})
+		case c.Phase == Held && p.h.Targets[c.Dir].This && !p.listed(c.Dir):
+			p.drop(c, nil, "its mount is a copy of one at another path")
 		case here || len(setUp) > 0:
 		case c.Phase != Held:
 			p.drop(c, nil, "")

@@ -194,6 +194,52 @@ func TestRootUnderTwoPaths(t *testing.T) {
 	}
 }
 
+// Kubelet is started with another path of its directory while a pod runs: the mount is at both, and the call's
+// path counts.
+func TestRootAtAnotherPath(t *testing.T) {
+	t.Parallel()
+	for _, both := range []bool{false, true} {
+		t.Run(fmt.Sprintf("both configured %v", both), func(t *testing.T) {
+			h := newHost(t, func(h *host) { h.shared(h.Root) })
+			root, alias := h.Root, h.Dir+"/alias"
+			h.must(os.MkdirAll(alias, 0o755))
+			h.must(unix.Mount(root, alias, "", unix.MS_BIND, ""))
+			v, p, q := h.vol("a", "ext4"), podN(1), podN(2)
+			h.ok(h.up(noAttach, v, p))
+			h.write(v, p, "f", "x")
+			h.kill()
+			h.settings.roots = []string{alias}
+			if both {
+				h.settings.roots = []string{root, alias}
+			}
+			h.configure()
+			h.start()
+			h.Root = alias
+			for range 2 {
+				h.ok(h.call("mount", h.PodDir(p, v), v.Blob(&p)))
+				h.reads(v, p, "f", "x")
+				s := h.settled("a")
+				if len(s.Claims) != 1 || s.Claims[0].Dir != h.PodDir(p, v) {
+					t.Errorf("claims: %+v", s.Claims)
+				}
+				if text, code := h.check(); code != 0 {
+					t.Errorf("check: %s", text)
+				}
+				h.restart()
+			}
+			h.ok(h.up(noAttach, v, q))
+			h.reads(v, q, "f", "x")
+			h.end(noAttach, v, p, q)
+			if text, code := h.check(); code != 0 {
+				t.Errorf("check: %s", text)
+			}
+			h.eventually("the leases end", func() string { return strings.Join(append(h.Active(), h.Notes()...), "; ") })
+			h.Root = root
+			h.take(alias, root)
+		})
+	}
+}
+
 // Kubelet's directory is bind-mounted elsewhere as a slave, and this mount again: each mount of flexd appears
 // at three paths, and counts once.
 func TestRootUnderSlavePaths(t *testing.T) {
