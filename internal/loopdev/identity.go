@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -127,8 +129,9 @@ func (p *Provider) remember(seq uint64, id identity) {
 }
 
 type identifyArg struct {
-	Names []string `json:"names"`
-	Seqs  []uint64 `json:"seqs"`
+	Names       []string `json:"names"`
+	Seqs        []uint64 `json:"seqs"`
+	Directories []string `json:"directories,omitempty"` // of the groups
 }
 
 // An identified is the child's answer for one device.
@@ -140,7 +143,7 @@ type identified struct {
 
 // ask reads the identities of devices in one child.
 func (p *Provider) ask(ctx context.Context, loops []Loop, deadline time.Duration) error {
-	var arg identifyArg
+	arg := identifyArg{Directories: slices.Sorted(maps.Values(p.dirs))}
 	for _, l := range loops {
 		arg.Names, arg.Seqs = append(arg.Names, l.Name), append(arg.Seqs, l.Seq)
 	}

@@ -30,7 +30,7 @@ func identify(arg []byte) int {
 	var all sync.WaitGroup
 	for i, name := range a.Names {
 		all.Go(func() {
-			if err := identifyOne(name, a.Seqs[i]); err != nil && !mount.Detached(err) {
+			if err := identifyOne(name, a.Seqs[i], a.Directories); err != nil && !mount.Detached(err) {
 				run.Answer(nil, err)
 			}
 		})
@@ -41,7 +41,7 @@ func identify(arg []byte) int {
 
 // identifyOne prints the identity of a device. It prints that the device is silent after answerTimeout, if the
 // filesystem of its file is shut down, or if that incarnation of the device is gone.
-func identifyOne(name string, seq uint64) error {
+func identifyOne(name string, seq uint64, directories []string) error {
 	silent := func() { run.Answer([]identified{{Seq: seq, Silent: true}}, nil) }
 	late := time.AfterFunc(answerTimeout, silent)
 	defer late.Stop()
@@ -53,7 +53,7 @@ func identifyOne(name string, seq uint64) error {
 		return err
 	}
 	defer dev.Close()
-	id, now, err := ask(dev, name)
+	id, now, err := ask(dev, name, directories...)
 	if err != nil || now != seq {
 		silent()
 	}
@@ -65,8 +65,8 @@ func identifyOne(name string, seq uint64) error {
 }
 
 // ask reads the identity of an open loop device, which cannot change while the device is
-// open.
-func ask(dev *os.File, name string) (identity, uint64, error) {
+// open. Its file may be in one of the directories, and may have another path in another mount namespace.
+func ask(dev *os.File, name string, directories ...string) (identity, uint64, error) {
 	info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
 	if err != nil {
 		return identity{}, 0, fmt.Errorf("LOOP_GET_STATUS64 of %s: %w", name, err)
@@ -82,7 +82,7 @@ func ask(dev *os.File, name string) (identity, uint64, error) {
 	at := Inode{info.Device, info.Inode}
 	if unix.Major(at.Dev) == 0 && at.Dev != 0 {
 		if path, _, err := backing("/sys/block/" + name); err == nil {
-			at = cmp.Or(visible(path, at), at)
+			at = cmp.Or(visible(path, at), inDirectory(directories, at), at)
 		}
 	}
 	return identity{UUID: volume.UUID(uuid), Inode: at}, seq, nil
@@ -95,6 +95,28 @@ func visible(path string, at Inode) Inode {
 		return Inode{}
 	}
 	return inodeOf(st.Dev, st.Ino, func(fs *unix.Statfs_t) error { return unix.Statfs(path, fs) })
+}
+
+// inDirectory returns the identity of a file with the device number of one of the directories, and so of its
+// btrfs subvolume; zero = it is in none. A directory that hangs makes the answer silent.
+func inDirectory(directories []string, at Inode) Inode {
+	found := make(chan Inode, len(directories))
+	for _, dir := range directories {
+		go func() {
+			var st unix.Stat_t
+			if unix.Stat(dir, &st) != nil || st.Dev != at.Dev {
+				found <- Inode{}
+				return
+			}
+			found <- inodeOf(at.Dev, at.Ino, func(fs *unix.Statfs_t) error { return unix.Statfs(dir, fs) })
+		}()
+	}
+	for range directories {
+		if id := <-found; id != (Inode{}) {
+			return id
+		}
+	}
+	return Inode{}
 }
 
 // attach is the child that attaches a file to a loop device.

@@ -622,6 +622,27 @@ func TestDeletedSubvolume(t *testing.T) {
 	}
 }
 
+// A loop device was attached in another mount namespace, in which the file has another path: on a btrfs, too, it
+// is of the same file.
+func TestOtherPathOfSubvolume(t *testing.T) {
+	n := newNode(t)
+	top := t.TempDir()
+	n.mountNew("btrfs", top)
+	n.dir = top + "/vg0"
+	n.sh("btrfs", "-q", "subvolume", "create", n.dir)
+	n.restart()
+	lv := n.create("a", 16*mib)
+	d := n.activate(lv)
+	other := n.sh("unshare", "-m", "--propagation", "private", "sh", "-c", `mount --bind "$0" /mnt && losetup -f --show /mnt/a`, n.dir)
+	n.restart()
+	if got := n.device(lv); !got.Unusable || !strings.Contains(got.Reason, other+" is attached to the same file") {
+		t.Errorf("got %+v", got)
+	}
+	n.sh("losetup", "-d", other)
+	n.device(lv)
+	n.detach(d)
+}
+
 // Ensure that neither an exclusive open of the first free device, nor settings from its earlier use, affect
 // an activation.
 func TestOccupiedDevice(t *testing.T) {
