@@ -299,16 +299,18 @@ func (s *Store) PutLease(l Lease) error {
 	return nil
 }
 
-// MoveLease changes the end of a lease. An error means that its note still has the old end.
-func (s *Store) MoveLease(uuid volume.UUID, until time.Duration) error {
+// MoveLease changes the end of a lease, and kubelet's name for it. An error means that its note still has the old
+// ones.
+func (s *Store) MoveLease(uuid volume.UUID, name string, until time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.leases[uuid]
-	if l == nil {
+	if s.leases[uuid] == nil {
 		return nil
 	}
-	l.Until = until
-	return s.write(leaseFile(uuid), l)
+	l := *s.leases[uuid]
+	l.Name, l.Until = name, until
+	s.keepLease(&l)
+	return s.write(leaseFile(uuid), &l)
 }
 
 // DropKeepingNote ends a claim whose lease cannot be noted: both are valid in memory, and

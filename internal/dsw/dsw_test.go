@@ -237,7 +237,7 @@ func TestLeaseMoved(t *testing.T) {
 		l, _ := s.Lease("uuid-a")
 		return l.Until
 	}
-	if err := s.MoveLease("uuid-a", 2*time.Hour); err != nil || until(s) != 2*time.Hour || until(open(t, dir)) != 2*time.Hour {
+	if err := s.MoveLease("uuid-a", "pv", 2*time.Hour); err != nil || until(s) != 2*time.Hour || until(open(t, dir)) != 2*time.Hour {
 		t.Errorf("%v: %v, the next flexd knows %v", err, until(s), until(open(t, dir)))
 	}
 	note := filepath.Join(dir, leaseFile("uuid-a"))
@@ -247,14 +247,19 @@ func TestLeaseMoved(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(note, "x"), 0o700); err != nil { // nothing can be renamed over it
 		t.Fatal(err)
 	}
-	if err := s.MoveLease("uuid-a", time.Minute); err == nil || until(s) != time.Minute {
+	if err := s.MoveLease("uuid-a", "pv", time.Minute); err == nil || until(s) != time.Minute {
 		t.Errorf("%v: %v", err, until(s))
 	}
 	if _, leases := s.Named("pv"); len(leases) != 1 || leases[0].Until != time.Minute {
 		t.Errorf("by its name: %+v", leases)
 	}
+	_ = s.MoveLease("uuid-a", "other", time.Minute)
+	_, was := s.Named("pv")
+	if _, now := s.Named("other"); len(was) != 0 || len(now) != 1 {
+		t.Errorf("by its names: %+v, %+v", was, now)
+	}
 	_ = s.DropLease("uuid-a")
-	if err := s.MoveLease("uuid-a", time.Hour); err != nil || s.Leases() != nil {
+	if err := s.MoveLease("uuid-a", "pv", time.Hour); err != nil || s.Leases() != nil {
 		t.Errorf("%v: %+v", err, s.Leases())
 	}
 }

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,17 +52,22 @@ func (l *lane) refuseUnseen(v *volume.Verdict) {
 	}
 }
 
-// renew extends the lease for a Check or Activate that found one.
+// renew extends the lease for a Check or Activate that found one. The lease of an Activate gets the name under
+// which kubelet will stage the volume; see replacedReason.
 func (l *lane) renew(done []string) {
-	for _, r := range l.n.requests.Of(l.uuid) {
-		if r.Verb != volume.Check && r.Verb != volume.Activate || !slices.Contains(done, r.ID) {
+	for _, c := range l.calls() {
+		if c.Verb != volume.Check && c.Verb != volume.Activate || !slices.Contains(done, c.ID) {
 			continue
 		}
 		lease, ok := l.n.Store.Lease(l.uuid)
-		if left := lease.Until - l.n.Boot(); !ok || left > l.n.Config.Get().Lease*9/10 {
+		name := lease.Name
+		if c.Verb == volume.Activate {
+			name = cmp.Or(kubeName(c), name)
+		}
+		if left := lease.Until - l.n.Boot(); !ok || left > l.n.Config.Get().Lease*9/10 && name == lease.Name {
 			continue
 		}
-		l.warn(volume.Step{Kind: volume.NoteLease}, l.n.Store.MoveLease(l.uuid, l.n.Boot()+l.n.Config.Get().Lease))
+		l.warn(volume.Step{Kind: volume.NoteLease}, l.n.Store.MoveLease(l.uuid, name, l.n.Boot()+l.n.Config.Get().Lease))
 	}
 }
 

@@ -81,7 +81,7 @@ func (n *Node) endLease(name string) {
 	}
 	claims, leases := n.Store.Named(name)
 	for _, lease := range leases {
-		if err := n.Store.MoveLease(lease.UUID, min(lease.Until, n.Boot())); err != nil {
+		if err := n.Store.MoveLease(lease.UUID, lease.Name, min(lease.Until, n.Boot())); err != nil {
 			n.Log.WithError(err).Warn("end of lease: continues without the note")
 		}
 		n.lane(lease.UUID, volume.Name{VG: lease.VG, LV: lease.LV}).wake()

@@ -12,8 +12,15 @@ import (
 func TestReplacedFile(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, func(h *host) { h.settings.lease = time.Hour })
-	v := h.vol("a", "ext4")
+	v, p := h.vol("a", "ext4"), podN(1)
 	a := h.ok(h.call("waitforattach", "", v.Blob(nil)))
+	other := v // the same volume under another name of kubelet's: its lease lives
+	other.Name = "other"
+	h.ok(h.call("detach", v.Name, node))
+	h.quiet()
+	h.ok(h.up(noAttach, other, p))
+	h.end(noAttach, other, p)
+	a = h.ok(h.call("waitforattach", "", v.Blob(nil)))
 	path := h.Dir + "/vg0/a"
 	h.must(os.Rename(path, path+"-old"))
 	h.volume("vg0/a", 16*mib, nil)
