@@ -84,6 +84,15 @@ func (p *Provider) Refresh(ctx context.Context, vg string) error {
 	return f.unlocked
 }
 
+// Reread reads the metadata with a command that begins after the call. It waits for LVM's lock of the group.
+func (p *Provider) Reread(ctx context.Context, vg string) error {
+	g, err := p.configured(vg)
+	if err == nil {
+		_, _, err = g.look(ctx, true)
+	}
+	return err
+}
+
 func (g *group) ready(ctx context.Context) error {
 	if !g.shared() || g.p.Locks == nil {
 		return nil

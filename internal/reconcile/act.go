@@ -353,9 +353,35 @@ func (l *lane) unmount(ctx context.Context, s volume.Step, h *volume.Have) error
 	return err
 }
 
-func (l *lane) growFS(ctx context.Context, h *volume.Have) error {
-	if vg := l.n.Config.VG(h.LV.Name.VG); vg != nil && vg.ZeroAll && h.LV.Presence != volume.Present {
+// verifySize reads the size of a volume again before its filesystem is extended: lvreduce -r reduces the filesystem
+// first, and changes the metadata and the device afterwards, while it has LVM's lock.
+func (l *lane) verifySize(ctx context.Context, h *volume.Have) error {
+	name := cmp.Or(currentName(*h), h.LV.Name)
+	vg, p := l.n.Config.VG(name.VG), l.n.Providers[name.VG]
+	switch {
+	case vg == nil:
+		return nil // it was removed from the configuration
+	case vg.ZeroAll && h.LV.Presence != volume.Present:
 		return fmt.Errorf("its volume group cannot be read now, and with `zero: all` flexd extends no filesystem over space that may contain other data: %s", h.LV.Reason)
+	}
+	if err := p.Reread(ctx, name.VG); err != nil {
+		return fmt.Errorf("its filesystem is not extended while its size cannot be read: %w", err)
+	}
+	lv, err := p.LookUp(ctx, name)
+	switch {
+	case err != nil:
+		return fmt.Errorf("its filesystem is not extended while its size cannot be read: %w", err)
+	case lv.Presence != volume.Present || lv.UUID != l.uuid:
+		return volume.Errorf(volume.Conflict, "its filesystem is not extended while it is not found as %s", name)
+	case lv.Size < h.Device.Size:
+		return volume.Errorf(volume.Conflict, "its filesystem is not extended: its device had %s, and the volume has only %s now, for example because lvreduce -r is running", volume.Bytes(h.Device.Size), volume.Bytes(lv.Size))
+	}
+	return nil
+}
+
+func (l *lane) growFS(ctx context.Context, h *volume.Have) error {
+	if err := l.verifySize(ctx, h); err != nil {
+		return err
 	}
 	for _, m := range h.Mounts {
 		if m.Owner == volume.Elsewhere {

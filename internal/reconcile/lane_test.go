@@ -61,6 +61,75 @@ func TestNoGrowthOfUnknown(t *testing.T) {
 	}
 }
 
+// lvreduce -r has reduced the filesystem, but not yet the metadata and the device: its filesystem is not extended again.
+func TestNoGrowthDuringReduction(t *testing.T) {
+	name, extended := volume.Name{VG: "vg", LV: "a"}, errors.New("extended")
+	for _, c := range []struct {
+		now  volume.LV
+		want string
+	}{
+		{volume.LV{Presence: volume.Present, Name: name, UUID: "u", Size: 100 << 20}, "lvreduce -r"},
+		{volume.LV{Presence: volume.Present, Name: name, UUID: "new", Size: 160 << 20}, "not found as vg/a"},
+		{volume.LV{Presence: volume.Absent, Name: name}, "not found as vg/a"},
+		{volume.LV{}, "cannot be read"},
+		{volume.LV{Presence: volume.Present, Name: name, UUID: "u", Size: 160 << 20}, extended.Error()},
+	} {
+		n := New(Parts{Config: config.NewLive(&config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg", Provider: "lvm"}}}),
+			Ops: mount.Ops{Runner: failingRunner{extended}}, Boot: func() time.Duration { return time.Hour }})
+		p := &changing{before: volume.LV{Presence: volume.Present, Name: name, UUID: "u", Size: 160 << 20}, after: c.now}
+		n.Providers = map[string]Provider{"vg": p}
+		l := n.lane("u", name)
+		err := l.growFS(t.Context(), &volume.Have{LV: p.before, Device: volume.Device{Size: 160 << 20}, Mounts: []volume.Mount{{Dir: "/a", Type: "ext4"}}})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: got %v, want %s", c.now, err, c.want)
+		}
+	}
+}
+
+// A changing provider has another volume after the metadata was read again.
+type changing struct {
+	Provider
+	before, after volume.LV
+}
+
+func (c *changing) Reread(context.Context, string) error {
+	if c.before = c.after; c.after.Name == (volume.Name{}) {
+		return errors.New("locked")
+	}
+	return nil
+}
+
+func (c *changing) LookUp(context.Context, volume.Name) (volume.LV, error) { return c.before, nil }
+
+// A failingRunner fails each command.
+type failingRunner struct{ err error }
+
+func (r failingRunner) Run(context.Context, run.Cmd) (run.Result, error) { return run.Result{}, r.err }
+
+// An LVM volume whose group was renamed is used under its new name, although the old one cannot be looked up; a
+// file may be a copy.
+func TestLaneByNameOfRenamedGroup(t *testing.T) {
+	was, now := volume.Name{VG: "old", LV: "a"}, volume.Name{VG: "new", LV: "a"}
+	for directory, want := range map[string]bool{"": true, "/new": false} {
+		n := New(Parts{Config: config.NewLive(&config.Config{VolumeGroups: []config.VolumeGroup{{Name: "new", Directory: directory}}}),
+			Boot: func() time.Duration { return time.Hour }})
+		p := absent{}
+		n.Providers = map[string]Provider{"old": p, "new": p}
+		n.lane("u", was)
+		l, err := n.laneByName(t.Context(), "u", now, p)
+		if got := err == nil && l.nameNow() == now; got != want {
+			t.Errorf("directory %q: used %t, %v; want %t", directory, got, err, want)
+		}
+	}
+}
+
+// An absent provider finds no group.
+type absent struct{ Provider }
+
+func (absent) LookUp(context.Context, volume.Name) (volume.LV, error) {
+	return volume.LV{}, errors.New("no such group")
+}
+
 // A noRunner fails the test if a command is started.
 type noRunner struct{ t *testing.T }
 

@@ -34,6 +34,8 @@ type Provider interface {
 	// Refresh prepares set-ups in a volume group that other nodes use, too: it checks the locks of
 	// the group, and reads the metadata again, which other nodes may have changed.
 	Refresh(ctx context.Context, vg string) error
+	// Reread reads the metadata of a volume group again, after a command that is changing it has ended.
+	Reread(ctx context.Context, vg string) error
 	// Create creates a volume for pods of a namespace; "" = not known.
 	Create(ctx context.Context, lock string, name volume.Name, size int64, namespace string) error
 	// CanCreate returns why Create would refuse a volume that does not exist. It changes
@@ -276,6 +278,7 @@ func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Nam
 	if n.Providers[old.VG] != nil {
 		lv, err := p.LookUp(ctx, old)
 		switch {
+		case err != nil && !n.isFile(name): // its uuid contains that of the volume group, which was renamed
 		case err != nil:
 			return nil, volume.Errorf(volume.Unknown, "its uuid %s was that of %s, which cannot be looked up: %w", uuid, old, err)
 		case lv.Presence == volume.Present && lv.UUID == uuid && sameDirectory(p, old.VG, name.VG):
