@@ -111,8 +111,13 @@ func (r failingRunner) Run(context.Context, run.Cmd) (run.Result, error) { retur
 func TestLaneByNameOfRenamedGroup(t *testing.T) {
 	was, now := volume.Name{VG: "old", LV: "a"}, volume.Name{VG: "new", LV: "a"}
 	for directory, want := range map[string]bool{"": true, "/new": false} {
+		boot := func() time.Duration { return time.Hour }
+		records, err := dsw.OpenRecords(t.TempDir(), "boot", boot)
+		if err != nil {
+			t.Fatal(err)
+		}
 		n := New(Parts{Config: config.NewLive(&config.Config{VolumeGroups: []config.VolumeGroup{{Name: "new", Directory: directory}}}),
-			Boot: func() time.Duration { return time.Hour }})
+			Records: records, Boot: boot})
 		p := absent{}
 		n.Providers = map[string]Provider{"old": p, "new": p}
 		n.lane("u", was)

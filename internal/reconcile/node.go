@@ -272,10 +272,18 @@ func OneDirectory(a, b string) (what, remedy string) {
 func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Name, p Provider) (*lane, error) {
 	l := n.lane(uuid, name)
 	old := l.nameNow()
-	if old == name {
-		return l, nil
+	if n.isFile(name) {
+		seen, err := n.Records.Get(uuid)
+		if err == nil && seen.Name.LV != "" && (seen.Name.VG != name.VG || old.VG != name.VG) { // the first caller may be wrong
+			old = seen.Name
+		}
 	}
-	if n.Providers[old.VG] != nil {
+	if old.VG != name.VG && n.isFile(name) {
+		if had, seen, err := n.Records.Named(name); err == nil && had != "" && had != uuid {
+			return nil, volume.Errorf(volume.Conflict, "%s was the volume with the uuid %s, and is now the one that was %s (uuid %s): if the filesystems of the directories of %s and %s were exchanged, or one is mounted twice, mount each of them at its place (findmnt). If the file was moved: rm %s", name, had, old, uuid, old.VG, name.VG, volume.Quote(seen.File))
+		}
+	}
+	if old != name && n.Providers[old.VG] != nil {
 		lv, err := p.LookUp(ctx, old)
 		switch {
 		case err != nil && !n.isFile(name): // its uuid contains that of the volume group, which was renamed

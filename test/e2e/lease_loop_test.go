@@ -6,6 +6,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestReplacedAfterWaitForAttach with files, as on LVM.
@@ -36,4 +38,51 @@ func TestReplacedFile(t *testing.T) {
 	h.ok(h.stage(v, a.Device)) // the new one is meant
 	h.ok(h.down(byKubelet, v))
 	h.ok(h.call("detach", v.Name, node))
+}
+
+// The filesystems of two groups' directories are exchanged, as by the names of disks in fstab, or one is mounted
+// twice: no pod gets the volume of the other group, also after a restart.
+func TestExchangedDirectories(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, func(h *host) {
+		h.settings.groups = "  - {name: vg1, " + h.group("vg1") + ", create: true, maxSize: 20GiB}\n"
+	})
+	v, w, p, q := h.vol("a", "ext4"), h.vol("a", "ext4").With("volumegroup", "vg1"), podN(1), podN(2)
+	w.Name = "pv-w"
+	for _, u := range []vol{v, w} {
+		h.ok(h.up(noAttach, u, p))
+		h.write(u, p, "f", u.Name)
+		h.end(noAttach, u, p)
+	}
+	h.quiet()
+	vg0, vg1, t0 := h.Dir+"/vg0", h.Dir+"/vg1", h.Dir+"/t"
+	exchange := func() {
+		h.kill()
+		h.must(os.Rename(vg0, t0))
+		h.must(os.Rename(vg1, vg0))
+		h.must(os.Rename(t0, vg1))
+		h.start()
+	}
+	exchange()
+	for range 2 {
+		h.refused(h.up(noAttach, v, q), "vg0/a was the volume", "now the one that was vg1/a", "exchanged")
+		h.refused(h.up(noAttach, w, q), "vg1/a was the volume", "now the one that was vg0/a")
+	}
+	exchange()
+	h.kill()
+	h.must(unix.Mount(vg1, vg0, "", unix.MS_BIND, ""))
+	h.start()
+	h.refused(h.up(noAttach, v, q), "vg0/a was the volume", "mounted twice")
+	h.ok(h.up(noAttach, w, q))
+	h.reads(w, q, "f", w.Name)
+	h.refused(h.up(noAttach, v, q), "vg0/a was the volume", "mounted twice")
+	h.end(noAttach, w, q)
+	h.kill()
+	h.take(vg0)
+	h.start()
+	for _, u := range []vol{v, w} {
+		h.ok(h.up(noAttach, u, q))
+		h.reads(u, q, "f", u.Name)
+		h.end(noAttach, u, q)
+	}
 }

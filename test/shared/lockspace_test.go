@@ -97,7 +97,8 @@ func locks(t *testing.T, a, b *nodes.Node) {
 		t.Errorf("of a free volume: %+v", v)
 	}
 
-	b.Sh("vgchange --lockstop svg")
+	// flexd may still deactivate the volume of the test before.
+	b.Sh("for i in $(seq 300); do dmsetup ls | grep -v lvmlock | grep -q ^svg- || break; sleep 0.1; done; vgchange --lockstop svg")
 	if v := viewOf(t, b, ""); v.Status.State != lockspace.Started || len(v.Waits) == 0 || !strings.Contains(v.Waits[0], "has been starting since") || v.Status.Versions.Lvmlockd == "" {
 		t.Errorf("after a stop: %+v", v)
 	}
