@@ -81,9 +81,14 @@ func ask(dev *os.File, name string, directories ...string) (identity, uint64, er
 	}
 	at := Inode{info.Device, info.Inode}
 	if unix.Major(at.Dev) == 0 && at.Dev != 0 {
+		var seen Inode
 		if path, _, err := backing("/sys/block/" + name); err == nil {
-			at = cmp.Or(visible(path, at), inDirectory(directories, at), at)
+			seen = visible(path, at)
 		}
+		if seen == (Inode{}) {
+			seen = inDirectory(directories, at)
+		}
+		at = cmp.Or(seen, at)
 	}
 	return identity{UUID: volume.UUID(uuid), Inode: at}, seq, nil
 }
@@ -98,7 +103,7 @@ func visible(path string, at Inode) Inode {
 }
 
 // inDirectory returns the identity of a file with the device number of one of the directories, and so of its
-// btrfs subvolume; zero = it is in none. A directory that hangs makes the answer silent.
+// btrfs subvolume; zero = it is in none. It waits for a directory that hangs.
 func inDirectory(directories []string, at Inode) Inode {
 	found := make(chan Inode, len(directories))
 	for _, dir := range directories {

@@ -265,6 +265,25 @@ func OneDirectory(a, b string) (what, remedy string) {
 		"correct the `directory` of one in flexd's configuration, or remove that group, and restart flexd"
 }
 
+// formerName returns the name under which the file at name was used: that in its record if it was in another
+// group. A file of another group does not take the name of a volume that was seen: the filesystems of the
+// directories may have been exchanged.
+func (n *Node) formerName(uuid volume.UUID, name, inLane volume.Name) (volume.Name, error) {
+	former := inLane
+	seen, err := n.Records.Get(uuid)
+	if err == nil && seen.Name.LV != "" && (seen.Name.VG != name.VG || inLane.VG != name.VG) {
+		former = seen.Name
+	}
+	if former.VG == name.VG {
+		return former, nil
+	}
+	had, seen, err := n.Records.Named(name)
+	if err != nil || had == "" || had == uuid {
+		return former, nil
+	}
+	return former, volume.Errorf(volume.Conflict, "%s was the volume with the uuid %s, and is now the one that was %s (uuid %s): if the filesystems of the directories of %s and %s were exchanged, or one is mounted twice, mount each of them at its place (findmnt). If the file was moved: rm %s", name, had, former, uuid, former.VG, name.VG, volume.Quote(seen.File))
+}
+
 // laneByName returns the lane of a volume that was just looked up by name. The name of a
 // lane changes with that of its volume, but two files with one uuid (a copy with its
 // attributes) are not one volume: the second is refused. If the old group is not configured any
@@ -273,14 +292,9 @@ func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Nam
 	l := n.lane(uuid, name)
 	old := l.nameNow()
 	if n.isFile(name) {
-		seen, err := n.Records.Get(uuid)
-		if err == nil && seen.Name.LV != "" && (seen.Name.VG != name.VG || old.VG != name.VG) { // the first caller may be wrong
-			old = seen.Name
-		}
-	}
-	if old.VG != name.VG && n.isFile(name) {
-		if had, seen, err := n.Records.Named(name); err == nil && had != "" && had != uuid {
-			return nil, volume.Errorf(volume.Conflict, "%s was the volume with the uuid %s, and is now the one that was %s (uuid %s): if the filesystems of the directories of %s and %s were exchanged, or one is mounted twice, mount each of them at its place (findmnt). If the file was moved: rm %s", name, had, old, uuid, old.VG, name.VG, volume.Quote(seen.File))
+		var err error
+		if old, err = n.formerName(uuid, name, old); err != nil {
+			return nil, err
 		}
 	}
 	if old != name && n.Providers[old.VG] != nil {
