@@ -4,6 +4,8 @@
 package boottime
 
 import (
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 	"unsafe"
@@ -18,4 +20,38 @@ func Now() time.Duration {
 		panic(errno)
 	}
 	return time.Duration(t.Nano())
+}
+
+// tick is the unit of the start times in /proc: USER_HZ is 100 on all processors that Go supports.
+const tick = 10 * time.Millisecond
+
+// Started returns when this process was started, rounded up to a tick, but not later than Now. If /proc does not
+// tell, it returns Now.
+func Started() time.Duration {
+	now := Now()
+	fd, err := syscall.Open("/proc/self/stat", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return now
+	}
+	defer syscall.Close(fd)
+	var b [1024]byte
+	n, err := syscall.Read(fd, b[:])
+	if err != nil || n <= 0 {
+		return now
+	}
+	return min(now, parse(string(b[:n]), now))
+}
+
+// parse returns the end of the tick of the start time in a stat file, or otherwise if it has none.
+func parse(stat string, otherwise time.Duration) time.Duration {
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	const starttime = 22 - 3 // the first field after the name is the third
+	if len(fields) <= starttime {
+		return otherwise
+	}
+	ticks, err := strconv.ParseInt(fields[starttime], 10, 64)
+	if err != nil || ticks <= 0 {
+		return otherwise
+	}
+	return time.Duration(ticks)*tick + tick
 }

@@ -24,3 +24,23 @@ func TestNow(t *testing.T) {
 		t.Error("goes backwards")
 	}
 }
+
+func TestStarted(t *testing.T) {
+	for range 3 {
+		time.Sleep(3 * tick) // the process is older than its tick
+		if s, now := Started(), Now(); s <= 0 || s > now-2*tick || s != Started() {
+			t.Errorf("started %v, now %v", s, now)
+		}
+	}
+	for stat, want := range map[string]time.Duration{
+		"7 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 100 20\n": 101 * tick,
+		"7 (a) S 1 2 3": time.Second,
+		"":              time.Second,
+		"7 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 x 20\n": time.Second,
+		"7 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 0 20\n": time.Second,
+	} {
+		if got := parse(stat, time.Second); got != want {
+			t.Errorf("%q: %v, want %v", stat, got, want)
+		}
+	}
+}

@@ -130,9 +130,10 @@ func readFile(name string) (string, error) {
 }
 
 // ask gets the answer from flexd. A hint (attach, detach, isattached) gets a constant answer if no flexd runs,
-// such as on the controller manager's machine, or during a restart.
+// such as on the controller manager's machine, or during a restart. The call is as old as the process, which may have been
+// stopped before it got here.
 func ask(verb string, args []string, env func(string) string, hint bool) Answer {
-	q := Request{ID: newID(), Verb: verb, Args: args, Started: int64(boottime.Now()), Parent: syscall.Getppid()}
+	q := Request{ID: newID(), Verb: verb, Args: args, Started: int64(boottime.Started()), Parent: syscall.Getppid()}
 	c := Client{Socket: DefaultSocket, Timeout: DefaultTimeout, Connect: DefaultConnect, Once: hint, Parent: q.Parent}
 	if s := env(EnvSocket); s != "" {
 		c.Socket = s

@@ -159,6 +159,42 @@ func TestAnyOrder(t *testing.T) {
 	}
 }
 
+// A flexdriver that is stopped before its first instruction is as old as its process: its call does not win over
+// those that were started and answered meanwhile.
+func TestStoppedAtItsStart(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p := h.vol("a", "ext4"), podN(1)
+	dir := h.PodDir(p, v)
+	stopped := func(args ...string) *begun {
+		c, out := h.command(nil, args...)
+		c.Path, c.Args = "/bin/sh", append([]string{"sh", "-c", `kill -STOP $$; exec "$0" "$@"`}, c.Args...)
+		h.must(c.Start())
+		b := &begun{cmd: c, done: make(chan answer, 1)}
+		go func() { b.done <- h.read(c, out, args) }()
+		time.Sleep(pace * 50 * time.Millisecond) // the clock of processes has ticks of 10 ms
+		return b
+	}
+	proceed := func(b *begun) answer {
+		h.must(b.cmd.Process.Signal(syscall.SIGCONT))
+		return b.wait(t)
+	}
+	h.ok(h.up(noAttach, v, p))
+	h.write(v, p, "f", "x")
+	late := stopped("unmount", dir)
+	h.ok(h.call("mount", dir, v.Blob(&p)))
+	proceed(late)
+	h.reads(v, p, "f", "x")
+
+	late = stopped("mount", dir, v.Blob(&p))
+	h.ok(h.call("unmount", dir))
+	h.must(os.MkdirAll(dir, 0o750))
+	h.refused(proceed(late), "superseded")
+	if mounted(dir) {
+		t.Error("mounted")
+	}
+}
+
 // A mount call that started before a successful unmount is refused, and an unmount call that started before a
 // mount, even after kill -9 of flexd.
 func TestLateAfterRestart(t *testing.T) {
