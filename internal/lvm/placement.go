@@ -213,7 +213,7 @@ func (f *Facts) overlapsOther(e extent, id volume.UUID) string {
 }
 
 // foreign reports whether a disk exists, is not an LVM device, and is not related to a disk of the
-// group: multipath over it, one of its paths, or the RAID that it is a part of.
+// group: multipath over it, one of its paths, or the RAID that it is a part of. A dead disk was of the group.
 func (p *placement) foreign(disk string) bool {
 	if _, _, isNumber := sysfs.SplitNumber(disk); !isNumber || !p.all || len(p.disks) == 0 || p.disks[disk] {
 		return false
@@ -234,7 +234,7 @@ func (p *placement) foreign(disk string) bool {
 	foreign, known := p.others[disk]
 	if !known {
 		stack := stackOf(disk)
-		foreign = len(stack) > 0 && !slices.ContainsFunc(stack, func(dir string) bool { return p.stacks[dir] })
+		foreign = len(stack) > 0 && !diskGone(disk) && !slices.ContainsFunc(stack, func(dir string) bool { return p.stacks[dir] })
 		p.others[disk] = foreign
 	}
 	return foreign

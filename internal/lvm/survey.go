@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -277,6 +278,15 @@ func (t *tree) gone(n *node, lv string) string {
 	return ""
 }
 
+// lacksSlave reports whether a disk below a device was removed: the kernel keeps its link.
+func lacksSlave(dir string) bool {
+	links, _ := filepath.Glob(dir + "/slaves/*")
+	return slices.ContainsFunc(links, func(link string) bool {
+		_, err := os.Stat(link)
+		return errors.Is(err, os.ErrNotExist)
+	})
+}
+
 // isGone is diskGone with a cache.
 func (t *tree) isGone(disk string) bool {
 	gone, known := t.disks[disk]
@@ -288,11 +298,15 @@ func (t *tree) isGone(disk string) bool {
 }
 
 // diskGone reports whether the kernel no longer has a disk of that number, or has marked it
-// dead. A table keeps the number of a removed disk.
+// dead. A table keeps the number of a removed disk. An encrypted disk is gone with the disk below it: that disk, when
+// it is back, is opened as another device.
 func diskGone(number string) bool {
 	dir := "/sys/dev/block/" + number
 	if _, err := os.Lstat(dir); err != nil {
 		return os.IsNotExist(err)
+	}
+	if uuid, err := sysfs.Line(dir + "/dm/uuid"); err == nil && strings.HasPrefix(uuid, "CRYPT-") {
+		return lacksSlave(dir)
 	}
 	state, err := os.ReadFile(dir + "/device/state")
 	return err == nil && strings.Contains(string(state), "offline")

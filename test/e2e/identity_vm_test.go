@@ -244,12 +244,28 @@ func TestRenamedGroupRecord(t *testing.T) {
 }
 
 // A disk returns under another name, as after a new login to an iSCSI target: its devices are dead until they
-// are activated again, and no other pod gets one.
+// are activated again, and no other pod gets one. An encrypted disk is opened again.
 func TestReplugged(t *testing.T) {
-	for _, fs := range []string{"ext4", "xfs"} {
-		t.Run(fs, func(t *testing.T) {
+	for _, row := range []struct {
+		fs   string
+		luks bool
+	}{{"ext4", false}, {"xfs", false}, {"ext4", true}} {
+		fs := row.fs
+		t.Run(fmt.Sprintf("%s, encrypted %t", fs, row.luks), func(t *testing.T) {
+			key := filepath.Join(t.TempDir(), "key")
+			open := func(h *host, disk, name string) {
+				h.sh("cryptsetup", "open", "--key-file", key, disk, name)
+			}
 			h := newHost(t, func(h *host) {
-				h.storage.(*groups).groupOn("vg1", disks[2])
+				disk := disks[2]
+				if row.luks {
+					h.must(os.WriteFile(key, []byte("secret"), 0o600))
+					h.sh("modprobe", "dm-crypt")
+					h.sh("cryptsetup", "luksFormat", "-q", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", disk, key)
+					open(h, disk, "crypt0")
+					disk = "/dev/mapper/crypt0"
+				}
+				h.storage.(*groups).groupOn("vg1", disk)
 				h.settings.groups = "  - {name: vg1, provider: lvm, create: true, maxSize: 1GiB, deactivate: never, namespaces: ['*']}\n"
 			})
 			v, p, q := h.vol("a", fs).With("volumegroup", "vg1"), podN(1), podN(2)
@@ -265,6 +281,13 @@ func TestReplugged(t *testing.T) {
 				os.Remove("/run/lvm/hints")
 			}
 			replug()
+			if row.luks {
+				found, err := filepath.Glob("/sys/bus/virtio/devices/" + filepath.Base(device) + "/block/*")
+				if err != nil || len(found) != 1 {
+					t.Fatalf("%q, %v", found, err)
+				}
+				open(h, "/dev/"+filepath.Base(found[0]), "crypt1")
+			}
 			gone := []string{"vg1/a: mount", "vg1-a has a part", "which is gone", "lvchange -an vg1/a"}
 			h.refused(h.mount(v, q), gone...)
 			h.ok(h.unmount(v, p))
@@ -274,8 +297,16 @@ func TestReplugged(t *testing.T) {
 			h.reads(v, q, "f", "x")
 			h.end(noAttach, v, q)
 			h.lvm("lvchange", "-an", "vg1/a")
+			if row.luks {
+				h.lvm("vgremove", "-y", "vg1")
+				h.sh("cryptsetup", "close", "crypt0")
+				h.sh("cryptsetup", "close", "crypt1")
+			}
 			replug()
 			h.sh("test", "-b", disks[2])
+			if row.luks {
+				h.sh("wipefs", "-qa", disks[2])
+			}
 		})
 	}
 }
