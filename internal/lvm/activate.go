@@ -17,7 +17,7 @@ import (
 // Activate activates lv, and makes sure that LVM's link leads to its device. Volumes that are
 // activated at the same time share a command; each gets its own error. The command holds the lock
 // file of its group, not that of the volume's lane.
-func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
+func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) error {
 	g, err := p.configured(lv.Name.VG)
 	if err != nil {
 		return err
@@ -34,6 +34,11 @@ func (p *Provider) Activate(ctx context.Context, _ string, lv volume.LV) error {
 	if d.Activity != volume.Active || d.Unlocked {
 		if err := g.canActivate(ctx, lv); err != nil {
 			return fmt.Errorf("activate: %w", err)
+		}
+		if d.Activity != volume.Active {
+			if err := g.outdated(ctx, lock, lv); err != nil {
+				return fmt.Errorf("activate: %w", err)
+			}
 		}
 		m, err := g.activate(ctx, lv, d)
 		if err != nil {

@@ -9,11 +9,15 @@ import (
 // Child runs an operation of this package in a child process: it prints one JSON line, and returns
 // the exit status. ok is false if op is not an operation of this package.
 func Child(op string, arg []byte) (code int, ok bool) {
-	if op != "lvm-holders" {
-		return 0, false
+	switch op {
+	case "lvm-holders":
+		run.BeChild()
+		return mount.Do(arg, holders), true
+	case "lvm-superblocks":
+		run.BeChild()
+		return mount.Do(arg, superblocks), true
 	}
-	run.BeChild()
-	return mount.Do(arg, holders), true
+	return 0, false
 }
 
 func holders(a holdersArg) ([]mount.Holder, error) {

@@ -1,0 +1,130 @@
+package lvm
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/run"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A legMeta is the place of the metadata of a RAID's leg.
+type legMeta struct {
+	Leg    int    `json:"leg"`
+	Disk   string `json:"disk"`
+	Offset int64  `json:"offset"` // bytes
+}
+
+// A superblock is the state of a RAID when the kernel last wrote to a leg.
+type superblock struct {
+	Leg    int    `json:"leg"`
+	Disk   string `json:"disk"`
+	Events uint64 `json:"events"` // counts the changes of the state
+	Failed uint64 `json:"failed"` // the failed legs, a bit each
+}
+
+// outdated refuses the activation of a raid10 if both copies of a part failed one after the other: the kernel, for
+// which neither is newer, would mix them. Activated by an operator, all legs have the same state.
+func (g *group) outdated(ctx context.Context, lock string, lv volume.LV) error {
+	f, _, err := g.look(ctx, false)
+	if err != nil {
+		return err
+	}
+	l := f.lv(lv.UUID)
+	if l.thickSnapshot() {
+		l = f.LVs[l.Origin]
+	}
+	if !slices.Contains(l.Layout, "raid10") {
+		return nil
+	}
+	var legs []superblock
+	err = mount.Ask(ctx, g.p.Runner, run.Cmd{
+		Step:     "read the states of RAID legs",
+		Argv:     run.Self("lvm-superblocks", f.legMetas(l.Name)),
+		Lock:     lock,
+		Deadline: holdersDeadline,
+	}, &legs)
+	if err != nil {
+		return err
+	}
+	stale, pair := copiesInTurn(legs, f.legs[l.Name])
+	if stale == nil {
+		return nil
+	}
+	how := "-ay"
+	if f.Shared() {
+		how = "-aey"
+	}
+	name := f.Name + "/" + l.Name
+	return volume.Errorf(volume.Damaged, "the legs %d and %d of the raid10 %s have the same data, and failed one after the other; the kernel would mix the older data with the newer. The older is on %s: lvchange %s %s, then lvchange -y --rebuild %[4]s %[3]s", pair, pair+1, name, stale.Disk, how, name)
+}
+
+// legMetas returns the places of the metadata of a RAID's legs.
+func (f *Facts) legMetas(raid string) (all []legMeta) {
+	for _, s := range f.used {
+		number, ok := strings.CutPrefix(f.names[volume.UUID(s.owner)], raid+"_rmeta_")
+		if n, err := strconv.Atoi(number); ok && err == nil {
+			all = append(all, legMeta{n, s.disk, s.start * 512})
+		}
+	}
+	return all
+}
+
+// copiesInTurn returns the older of the first two copies in a raid10 that have both missed a change of its state, and
+// of which the newest superblock has at least one as failed; nil = there are none. After a power cut that was between the writes
+// of the superblocks, the remedy is the same.
+func copiesInTurn(all []superblock, legs int) (older *superblock, pair int) {
+	byLeg := map[int]*superblock{}
+	newest := superblock{}
+	for i, s := range all {
+		if byLeg[s.Leg] = &all[i]; s.Events > newest.Events {
+			newest = s
+		}
+	}
+	for pair := 0; pair+1 < legs; pair += 2 {
+		a, b := byLeg[pair], byLeg[pair+1]
+		if a == nil || b == nil || a.Events == newest.Events || b.Events == newest.Events || newest.Failed>>pair&3 == 0 {
+			continue
+		}
+		if a.Events <= b.Events {
+			return a, pair
+		}
+		return b, pair
+	}
+	return nil, 0
+}
+
+// superblocks is the child that reads the states of the legs that can be read.
+func superblocks(legs []legMeta) (all []superblock, err error) {
+	b, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS) // aligned
+	if err != nil {
+		return nil, fmt.Errorf("mmap: %w", err)
+	}
+	for _, leg := range legs {
+		fd, err := unix.Open(leg.Disk, unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		n, err := unix.Pread(fd, b, leg.Offset)
+		unix.Close(fd)
+		if s, ok := parseSuperblock(b); err == nil && n == len(b) && ok {
+			s.Leg, s.Disk = leg.Leg, leg.Disk
+			all = append(all, s)
+		}
+	}
+	return all, nil
+}
+
+// parseSuperblock reads a superblock of dm-raid.
+func parseSuperblock(b []byte) (s superblock, ok bool) {
+	const magic = 0x64526d44 // "DmRd"
+	return superblock{Events: binary.LittleEndian.Uint64(b[16:]), Failed: binary.LittleEndian.Uint64(b[24:])},
+		binary.LittleEndian.Uint32(b) == magic
+}
