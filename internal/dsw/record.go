@@ -53,6 +53,7 @@ type Records struct {
 	mu        sync.Mutex                    // not held while a file is read or written
 	known     map[volume.UUID]Record        // the contents that were read or written, while the file exists
 	names     map[string]namesIn            // file → the names in it, as it was read
+	holders   map[string]volume.UUID        // name → a volume that was read or written with it
 	writing   map[volume.UUID]bool          // the records that are being written
 	written   *sync.Cond                    // with mu: signalled when a record has been written
 	unwritten map[volume.UUID]error         // records of known that could not be written, and are valid until flexd ends → why
@@ -67,7 +68,7 @@ func OpenRecords(dir, boot string, up func() time.Duration) (*Records, error) {
 	if err := MakeStateDir(dir); err != nil {
 		return nil, fmt.Errorf("format records: %w", err)
 	}
-	r := &Records{dir: dir, boot: boot, up: up, known: map[volume.UUID]Record{}, names: map[string]namesIn{},
+	r := &Records{dir: dir, boot: boot, up: up, known: map[volume.UUID]Record{}, names: map[string]namesIn{}, holders: map[string]volume.UUID{},
 		writing: map[volume.UUID]bool{}, unwritten: map[volume.UUID]error{}, unread: map[string]error{}, groups: map[volume.UUID][]volume.UUID{}}
 	r.written = sync.NewCond(&r.mu)
 	_ = r.each(nil, func(_ string, rec Record) { r.relate(rec.UUID) })
@@ -110,6 +111,7 @@ func (r *Records) read(path string) (rec Record, err error) {
 	switch {
 	case err == nil:
 		r.names[path] = namesIn{was, rec.names()}
+		r.hold(rec)
 		delete(r.unread, path)
 		return rec, nil
 	case errors.Is(err, fs.ErrNotExist):
@@ -303,6 +305,41 @@ func (r *Records) Renamed(uuid volume.UUID, now volume.Name, keep bool) error {
 	return r.put(rec)
 }
 
+// Holder returns a volume whose record has that name; "" = there is none. Unlike Named it does not list the
+// directory, and knows the records that were there at the start or were written since.
+func (r *Records) Holder(n volume.Name) volume.UUID {
+	r.mu.Lock()
+	uuid := r.holders[n.String()]
+	r.mu.Unlock()
+	if uuid == "" {
+		return ""
+	}
+	if facts, err := r.Get(uuid); err == nil && facts.State == volume.NoRecord {
+		return ""
+	}
+	return uuid
+}
+
+// hold notes the names of a record. The caller holds r.mu.
+func (r *Records) hold(rec Record) {
+	for _, name := range rec.names() {
+		r.holders[name] = rec.UUID
+	}
+}
+
+// Reserve gives a record of a filesystem that was seen another name of its volume: no new volume gets it.
+func (r *Records) Reserve(uuid volume.UUID, n volume.Name) error {
+	facts, err := r.Get(uuid)
+	if err != nil || facts.State != volume.Seen || facts.File != r.File(uuid) {
+		return err
+	}
+	r.mu.Lock()
+	rec := r.known[uuid]
+	r.mu.Unlock()
+	rec.Also = append(slices.Clone(rec.Also), n.String())
+	return r.put(rec)
+}
+
 // put writes a record.
 func (r *Records) put(rec Record) error {
 	defer r.begin(rec.UUID)()
@@ -368,6 +405,7 @@ func (r *Records) write(rec Record) error {
 		return fmt.Errorf("format record: %w", err)
 	}
 	r.known[rec.UUID] = rec
+	r.hold(rec)
 	delete(r.unwritten, rec.UUID)
 	r.relate(rec.UUID)
 	delete(r.unread, r.File(rec.UUID))

@@ -103,6 +103,23 @@ func (n *Node) recordName(ctx context.Context, uuid volume.UUID, old, now volume
 	}
 }
 
+// reserveName writes a further name into the record of a file that is in another group now, or whose group was
+// renamed, unless a volume with that uuid still has the old name, or the new name is that of another record.
+func (n *Node) reserveName(ctx context.Context, uuid volume.UUID, old, now volume.Name) {
+	if n.Records.Holder(now) != "" {
+		return
+	}
+	if p := n.Providers[old.VG]; p != nil {
+		lv, err := p.LookUp(ctx, old)
+		if err != nil && volume.CodeOf(err) != volume.NotFound || lv.Presence == volume.Present && lv.UUID == uuid {
+			return
+		}
+	}
+	if err := n.Records.Reserve(uuid, now); err != nil {
+		n.Log.WithField("volume", now.String()).WithError(err).Warn("its new name is not in its format record")
+	}
+}
+
 // isCopy reports whether a volume's file may be another one than that in which the filesystem of its uuid was
 // seen.
 func (n *Node) isCopy(ctx context.Context, uuid volume.UUID, name volume.Name) bool {

@@ -302,7 +302,7 @@ func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Nam
 		switch {
 		case err != nil && !n.isFile(name): // its uuid contains that of the volume group, which was renamed
 		case err != nil:
-			return nil, volume.Errorf(volume.Unknown, "its uuid %s was that of %s, which cannot be looked up: %w", uuid, old, err)
+			return nil, volume.Errorf(volume.Unknown, "its uuid %s was that of %s, which cannot be looked up: %w; if the disk of that group is gone for good, remove the group from flexd's configuration, and restart flexd", uuid, old, err)
 		case lv.Presence == volume.Present && lv.UUID == uuid && sameDirectory(p, old.VG, name.VG):
 			what, remedy := OneDirectory(old.VG, name.VG)
 			return nil, volume.Errorf(volume.Conflict, "it is %s, too: %s: %s", old, what, remedy)

@@ -44,10 +44,13 @@ func (n *Node) newAuditor() *audit.Auditor {
 		PodEvents: n.PodEvents, Boot: n.Boot, Views: n.views, Release: n.reclaim, Record: n.record,
 		Renamed: func(uuid volume.UUID, old, now volume.Name) {
 			facts, err := n.Records.Get(uuid)
-			if own := err == nil && facts.File == n.Records.File(uuid); old.VG != now.VG && (n.isFile(now) || !own) {
-				return // a copy, until a pod uses it
+			own := err == nil && facts.File == n.Records.File(uuid)
+			switch {
+			case old.VG == now.VG, own && !n.isFile(now):
+				n.recordName(n.ctx, uuid, old, now)
+			case own: // it may be a copy: the record keeps its name until a pod uses this one
+				n.reserveName(n.ctx, uuid, old, now)
 			}
-			n.recordName(n.ctx, uuid, old, now)
 		},
 	})
 }

@@ -3,7 +3,10 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,5 +87,79 @@ func TestExchangedDirectories(t *testing.T) {
 		h.ok(h.up(noAttach, u, q))
 		h.reads(u, q, "f", u.Name)
 		h.end(noAttach, u, q)
+	}
+}
+
+// Two groups are renamed in the configuration, or a file is moved to another group, and no pod has used the volumes since:
+// their new names are protected like the old ones.
+func TestRenamedGroupOfFiles(t *testing.T) {
+	t.Parallel()
+	groups := func(h *host, one, two string) {
+		h.settings.groups = ""
+		for i, name := range []string{one, two} {
+			h.settings.groups += fmt.Sprintf("  - {name: %s, provider: loopdev, directory: %s/g%d, create: true, maxSize: 20GiB, namespaces: ['*']}\n", name, h.Dir, i)
+		}
+	}
+	h := newHost(t, func(h *host) {
+		h.must(os.Mkdir(h.Dir+"/g0", 0o700))
+		h.must(os.Mkdir(h.Dir+"/g1", 0o700))
+		groups(h, "one", "two")
+	})
+	in := func(group, volume string) vol {
+		v := h.vol(volume, "ext4").With("volumegroup", group)
+		v.Name = group + "-" + volume
+		return v
+	}
+	p := podN(1)
+	for _, v := range []vol{in("one", "a"), in("two", "a"), in("one", "moved")} {
+		h.ok(h.up(noAttach, v, p))
+		h.write(v, p, "f", v.Name)
+		h.end(noAttach, v, p)
+	}
+	h.quiet()
+	h.must(os.Rename(h.Dir+"/g0/moved", h.Dir+"/g1/moved"))
+	recorded := func(name string) {
+		t.Helper()
+		h.eventually("the record has "+name, func() string {
+			h.check()
+			for _, record := range h.files(h.State + "/formats/*") {
+				text, _ := os.ReadFile(record)
+				if strings.Contains(string(text), `"`+name+`"`) {
+					return ""
+				}
+			}
+			return "not yet"
+		})
+	}
+	recorded("two/moved")
+	h.kill()
+	groups(h, "fast", "slow")
+	h.configure()
+	h.start()
+	for _, name := range []string{"fast/a", "slow/a", "slow/moved"} {
+		recorded(name)
+	}
+	for _, lost := range []string{"g1/moved", "g0/a"} {
+		h.must(os.Rename(h.Dir+"/"+lost, h.Dir+"/lost"))
+		v := in(map[string]string{"g0/a": "fast", "g1/moved": "slow"}[lost], filepath.Base(lost))
+		h.refused(h.up(noAttach, v, p), "flexd has seen a filesystem on a volume of that name")
+		h.must(os.Rename(h.Dir+"/lost", h.Dir+"/"+lost))
+	}
+	exchange := func() {
+		h.kill()
+		h.must(os.Rename(h.Dir+"/g0", h.Dir+"/t"))
+		h.must(os.Rename(h.Dir+"/g1", h.Dir+"/g0"))
+		h.must(os.Rename(h.Dir+"/t", h.Dir+"/g1"))
+		h.start()
+		h.check()
+	}
+	exchange()
+	h.refused(h.up(noAttach, in("fast", "a"), p), "fast/a was the volume")
+	h.refused(h.up(noAttach, in("slow", "a"), p), "slow/a was the volume")
+	exchange()
+	for _, v := range []vol{in("fast", "a"), in("slow", "a"), in("slow", "moved")} {
+		h.ok(h.up(noAttach, v, p))
+		h.reads(v, p, "f", strings.NewReplacer("fast", "one", "slow-a", "two-a", "slow-moved", "one-moved").Replace(v.Name))
+		h.end(noAttach, v, p)
 	}
 }
