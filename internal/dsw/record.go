@@ -314,7 +314,10 @@ func (r *Records) Holder(n volume.Name) volume.UUID {
 	if uuid == "" {
 		return ""
 	}
-	if facts, err := r.Get(uuid); err == nil && facts.State == volume.NoRecord {
+	facts, err := r.Get(uuid)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil && (facts.State == volume.NoRecord || !slices.Contains(r.known[uuid].names(), n.String())) {
 		return ""
 	}
 	return uuid
@@ -329,15 +332,18 @@ func (r *Records) hold(rec Record) {
 
 // Reserve gives a record of a filesystem that was seen another name of its volume: no new volume gets it.
 func (r *Records) Reserve(uuid volume.UUID, n volume.Name) error {
-	facts, err := r.Get(uuid)
-	if err != nil || facts.State != volume.Seen || facts.File != r.File(uuid) {
+	if facts, err := r.Get(uuid); err != nil || facts.State != volume.Seen || facts.File != r.File(uuid) {
 		return err
 	}
+	defer r.begin(uuid)()
 	r.mu.Lock()
 	rec := r.known[uuid]
 	r.mu.Unlock()
+	if rec.State != stateSeen || slices.Contains(rec.names(), n.String()) { // changed or removed meanwhile, or not written yet
+		return nil
+	}
 	rec.Also = append(slices.Clone(rec.Also), n.String())
-	return r.put(rec)
+	return r.write(rec)
 }
 
 // put writes a record.
@@ -401,6 +407,7 @@ func (r *Records) write(rec Record) error {
 	if err != nil {
 		if rec.State == stateSeen && r.known[rec.UUID].State != stateFormatting {
 			r.known[rec.UUID], r.unwritten[rec.UUID] = rec, err
+			r.hold(rec)
 		}
 		return fmt.Errorf("format record: %w", err)
 	}

@@ -213,7 +213,8 @@ func (f *Facts) overlapsOther(e extent, id volume.UUID) string {
 }
 
 // foreign reports whether a disk exists, is not an LVM device, and is not related to a disk of the
-// group: multipath over it, one of its paths, or the RAID that it is a part of. A dead disk was of the group.
+// group: multipath over it, one of its paths, or the RAID that it is a part of. A dead disk may have been
+// of the group.
 func (p *placement) foreign(disk string) bool {
 	if _, _, isNumber := sysfs.SplitNumber(disk); !isNumber || !p.all || len(p.disks) == 0 || p.disks[disk] {
 		return false

@@ -54,16 +54,19 @@ func (g *group) outdated(ctx context.Context, lock string, lv volume.LV) error {
 	if err != nil {
 		return err
 	}
-	stale, pair := copiesInTurn(legs, f.legs[l.Name])
-	if stale == nil {
+	stale := copiesInTurn(legs, f.legs[l.Name])
+	if len(stale) == 0 {
 		return nil
 	}
 	how := "-ay"
 	if f.Shared() {
 		how = "-aey"
 	}
-	name := f.Name + "/" + l.Name
-	return volume.Errorf(volume.Damaged, "the legs %d and %d of the raid10 %s have the same data, and failed one after the other; the kernel would mix the older data with the newer. The older is on %s: lvchange %s %s, then lvchange -y --rebuild %[4]s %[3]s", pair, pair+1, name, stale.Disk, how, name)
+	name, rebuild := f.Name+"/"+l.Name, ""
+	for _, s := range stale {
+		rebuild += " --rebuild " + s.Disk
+	}
+	return volume.Errorf(volume.Damaged, "both copies of a part of the raid10 %s failed, one after the other, and the kernel would mix the older data with the newer (the older is that of %d legs): lvchange %s %s, then lvchange -y%s %[1]s", name, len(stale), how, name, rebuild)
 }
 
 // legMetas returns the places of the metadata of a RAID's legs.
@@ -77,28 +80,28 @@ func (f *Facts) legMetas(raid string) (all []legMeta) {
 	return all
 }
 
-// copiesInTurn returns the older of the first two copies in a raid10 that have both missed a change of its state, and
-// of which the newest superblock has at least one as failed; nil = there are none. After a power cut that was between the writes
-// of the superblocks, the remedy is the same.
-func copiesInTurn(all []superblock, legs int) (older *superblock, pair int) {
-	byLeg := map[int]*superblock{}
+// copiesInTurn returns, of each two copies in a raid10 that have both missed a change of its state, the older one, if
+// the newest superblock has one of them as failed. If a power cut was between the writes of the superblocks, the remedy is the
+// same.
+func copiesInTurn(all []superblock, legs int) (older []superblock) {
+	byLeg := map[int]superblock{}
 	newest := superblock{}
-	for i, s := range all {
-		if byLeg[s.Leg] = &all[i]; s.Events > newest.Events {
+	for _, s := range all {
+		if byLeg[s.Leg] = s; s.Events > newest.Events {
 			newest = s
 		}
 	}
 	for pair := 0; pair+1 < legs; pair += 2 {
-		a, b := byLeg[pair], byLeg[pair+1]
-		if a == nil || b == nil || a.Events == newest.Events || b.Events == newest.Events || newest.Failed>>pair&3 == 0 {
-			continue
+		a, hasA := byLeg[pair]
+		b, hasB := byLeg[pair+1]
+		if hasA && hasB && a.Events < newest.Events && b.Events < newest.Events && newest.Failed>>pair&3 != 0 {
+			if b.Events < a.Events {
+				a = b
+			}
+			older = append(older, a)
 		}
-		if a.Events <= b.Events {
-			return a, pair
-		}
-		return b, pair
 	}
-	return nil, 0
+	return older
 }
 
 // superblocks is the child that reads the states of the legs that can be read.

@@ -2,6 +2,7 @@ package lvm
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 )
 
@@ -9,18 +10,19 @@ func TestCopiesInTurn(t *testing.T) {
 	for name, c := range map[string]struct {
 		events []uint64 // by leg; 0 = it cannot be read
 		failed uint64   // in the newest
-		older  int      // -1 = none
+		older  []int
 	}{
-		"all current":                         {[]uint64{9, 9, 9, 9}, 0, -1},
-		"a power cut between two superblocks": {[]uint64{8, 8, 9, 9}, 0, -1},
-		"one failed":                          {[]uint64{5, 9, 9, 9}, 1, -1},
-		"one of each pair":                    {[]uint64{5, 9, 9, 5}, 0b1001, -1},
-		"the first, then its copy":            {[]uint64{5, 8, 9, 9}, 1, 0},
-		"the copy, then the first":            {[]uint64{8, 5, 9, 9}, 0b10, 1},
-		"the second pair":                     {[]uint64{9, 9, 7, 5}, 0b1000, 3},
-		"its copy cannot be read":             {[]uint64{5, 0, 9, 9}, 1, -1},
-		"three pairs":                         {[]uint64{9, 9, 9, 9, 4, 6}, 0b10000, 4},
-		"none":                                {nil, 0, -1},
+		"all current":                         {[]uint64{9, 9, 9, 9}, 0, nil},
+		"a power cut between two superblocks": {[]uint64{8, 8, 9, 9}, 0, nil},
+		"one failed":                          {[]uint64{5, 9, 9, 9}, 1, nil},
+		"one of each pair":                    {[]uint64{5, 9, 9, 5}, 0b1001, nil},
+		"the first, then its copy":            {[]uint64{5, 8, 9, 9}, 1, []int{0}},
+		"the copy, then the first":            {[]uint64{8, 5, 9, 9}, 0b10, []int{1}},
+		"the second pair":                     {[]uint64{9, 9, 7, 5}, 0b1000, []int{3}},
+		"its copy cannot be read":             {[]uint64{5, 0, 9, 9}, 1, nil},
+		"three pairs":                         {[]uint64{9, 9, 9, 9, 4, 6}, 0b10000, []int{4}},
+		"two pairs":                           {[]uint64{5, 8, 5, 8, 9, 9}, 0b1111, []int{0, 2}},
+		"none":                                {nil, 0, nil},
 	} {
 		var all []superblock
 		for leg, events := range c.events {
@@ -31,12 +33,12 @@ func TestCopiesInTurn(t *testing.T) {
 				}
 			}
 		}
-		got := -1
-		if s, _ := copiesInTurn(all, len(c.events)); s != nil {
-			got = s.Leg
+		var got []int
+		for _, s := range copiesInTurn(all, len(c.events)) {
+			got = append(got, s.Leg)
 		}
-		if got != c.older {
-			t.Errorf("%s: got leg %d, want %d", name, got, c.older)
+		if !slices.Equal(got, c.older) {
+			t.Errorf("%s: got legs %d, want %d", name, got, c.older)
 		}
 	}
 }

@@ -278,12 +278,12 @@ func (t *tree) gone(n *node, lv string) string {
 	return ""
 }
 
-// lacksSlave reports whether a disk below a device was removed: the kernel keeps its link.
-func lacksSlave(dir string) bool {
+// lostSlave reports whether a disk below a device is gone. The kernel keeps its link.
+func lostSlave(dir string) bool {
 	links, _ := filepath.Glob(dir + "/slaves/*")
 	return slices.ContainsFunc(links, func(link string) bool {
-		_, err := os.Stat(link)
-		return errors.Is(err, os.ErrNotExist)
+		number, err := sysfs.Line(link + "/dev")
+		return errors.Is(err, os.ErrNotExist) || err == nil && diskGone(number)
 	})
 }
 
@@ -306,7 +306,7 @@ func diskGone(number string) bool {
 		return os.IsNotExist(err)
 	}
 	if uuid, err := sysfs.Line(dir + "/dm/uuid"); err == nil && strings.HasPrefix(uuid, "CRYPT-") {
-		return lacksSlave(dir)
+		return lostSlave(dir)
 	}
 	state, err := os.ReadFile(dir + "/device/state")
 	return err == nil && strings.Contains(string(state), "offline")

@@ -78,7 +78,7 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	case volume.Unmount:
 		return l.unmount(ctx, s, h)
 	case volume.Grow:
-		return l.growFS(ctx, h)
+		return l.growFS(ctx, s, h)
 	}
 	return fmt.Errorf("no such step: %s", s)
 }
@@ -353,9 +353,15 @@ func (l *lane) unmount(ctx context.Context, s volume.Step, h *volume.Have) error
 	return err
 }
 
+// calledTimeout is how long the extension of a filesystem for a call waits for the metadata.
+const calledTimeout = 10 * time.Second
+
 // verifySize reads the size of a volume again before its filesystem is extended: lvreduce -r reduces the filesystem
-// first, and changes the metadata and the device afterwards, while it has LVM's lock.
-func (l *lane) verifySize(ctx context.Context, h *volume.Have) error {
+// first, and changes the metadata and the device afterwards, while it has LVM's lock. It does not exclude an lvreduce that
+// begins later, which finds the filesystem mounted.
+func (l *lane) verifySize(ctx context.Context, timeout time.Duration, h *volume.Have) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errGroupTimeout)
+	defer cancel()
 	name := cmp.Or(currentName(*h), h.LV.Name)
 	vg, p := l.n.Config.VG(name.VG), l.n.Providers[name.VG]
 	switch {
@@ -379,8 +385,12 @@ func (l *lane) verifySize(ctx context.Context, h *volume.Have) error {
 	return nil
 }
 
-func (l *lane) growFS(ctx context.Context, h *volume.Have) error {
-	if err := l.verifySize(ctx, h); err != nil {
+func (l *lane) growFS(ctx context.Context, s volume.Step, h *volume.Have) error {
+	timeout := groupTimeout // no unmount waits longer for it
+	if len(s.Calls) > 0 {
+		timeout = calledTimeout
+	}
+	if err := l.verifySize(ctx, timeout, h); err != nil {
 		return err
 	}
 	for _, m := range h.Mounts {
@@ -389,6 +399,9 @@ func (l *lane) growFS(ctx context.Context, h *volume.Have) error {
 		}
 		if h.LV.Zero {
 			if err := l.n.Ops.ZeroBehind(ctx, l.lock, h.Device, m.Type, m.Dir); err != nil {
+				return err
+			}
+			if err := l.verifySize(ctx, timeout, h); err != nil { // that may have taken long
 				return err
 			}
 		}

@@ -54,7 +54,7 @@ func TestNoGrowthOfUnknown(t *testing.T) {
 		c := &config.Config{VolumeGroups: []config.VolumeGroup{{Name: "vg", Provider: "lvm", ZeroAll: true}}}
 		n := New(Parts{Config: config.NewLive(c), Ops: mount.Ops{Runner: noRunner{t}}, Boot: func() time.Duration { return time.Hour }})
 		l := n.lane("u", volume.Name{VG: "vg", LV: "a"})
-		err := l.growFS(t.Context(), &volume.Have{LV: volume.LV{Name: volume.Name{VG: "vg", LV: "a"}, Presence: p}, Mounts: []volume.Mount{{Dir: "/a", Type: "ext4"}}})
+		err := l.growFS(t.Context(), volume.Step{}, &volume.Have{LV: volume.LV{Name: volume.Name{VG: "vg", LV: "a"}, Presence: p}, Mounts: []volume.Mount{{Dir: "/a", Type: "ext4"}}})
 		if err == nil || !strings.Contains(err.Error(), "zero: all") {
 			t.Errorf("presence %v: %v", p, err)
 		}
@@ -79,7 +79,7 @@ func TestNoGrowthDuringReduction(t *testing.T) {
 		p := &changing{before: volume.LV{Presence: volume.Present, Name: name, UUID: "u", Size: 160 << 20}, after: c.now}
 		n.Providers = map[string]Provider{"vg": p}
 		l := n.lane("u", name)
-		err := l.growFS(t.Context(), &volume.Have{LV: p.before, Device: volume.Device{Size: 160 << 20}, Mounts: []volume.Mount{{Dir: "/a", Type: "ext4"}}})
+		err := l.growFS(t.Context(), volume.Step{}, &volume.Have{LV: p.before, Device: volume.Device{Size: 160 << 20}, Mounts: []volume.Mount{{Dir: "/a", Type: "ext4"}}})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: got %v, want %s", c.now, err, c.want)
 		}
@@ -116,7 +116,7 @@ func TestLaneByNameOfRenamedGroup(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n := New(Parts{Config: config.NewLive(&config.Config{VolumeGroups: []config.VolumeGroup{{Name: "new", Directory: directory}}}),
+		n := New(Parts{Config: config.NewLive(&config.Config{VolumeGroups: []config.VolumeGroup{{Name: "old", Directory: directory}, {Name: "new", Directory: directory}}}),
 			Records: records, Boot: boot})
 		p := absent{}
 		n.Providers = map[string]Provider{"old": p, "new": p}

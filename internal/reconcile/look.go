@@ -86,8 +86,12 @@ func currentName(h volume.Have) volume.Name {
 
 // recordName writes the new name of a volume into its format record, unless a volume with that uuid
 // still has the old name: then a file was copied with its attributes. If the original of a copy may be missing,
-// the record keeps both names, so that no new volume gets either.
+// the record keeps both names, so that no new volume gets either. A file of another group does not take the name of
+// another record; see formerName.
 func (n *Node) recordName(ctx context.Context, uuid volume.UUID, old, now volume.Name) {
+	if had := n.Records.Holder(now); n.isFile(now) && old.VG != now.VG && had != "" && had != uuid {
+		return
+	}
 	if p := n.Providers[old.VG]; p != nil && n.isFile(now) {
 		lv, err := p.LookUp(ctx, old)
 		switch {

@@ -278,10 +278,13 @@ func (n *Node) formerName(uuid volume.UUID, name, inLane volume.Name) (volume.Na
 		return former, nil
 	}
 	had, seen, err := n.Records.Named(name)
-	if err != nil || had == "" || had == uuid {
+	switch {
+	case err != nil:
+		return former, volume.Errorf(volume.Unknown, "it was %s, and whether %s was another volume is unknown: %w", former, name, err)
+	case had == "" || had == uuid:
 		return former, nil
 	}
-	return former, volume.Errorf(volume.Conflict, "%s was the volume with the uuid %s, and is now the one that was %s (uuid %s): if the filesystems of the directories of %s and %s were exchanged, or one is mounted twice, mount each of them at its place (findmnt). If the file was moved: rm %s", name, had, former, uuid, former.VG, name.VG, volume.Quote(seen.File))
+	return former, volume.Errorf(volume.Conflict, "%s was the volume with the uuid %s (last used as %s), and is now the one that was %s (uuid %s): if the filesystems of the directories of %s and %s were exchanged, or one is mounted twice, mount each of them at its place (findmnt). If the groups were renamed, rename them back. If the file was moved: give it another name, or, if the other volume does not exist any more: rm %s", name, had, seen.Name, former, uuid, former.VG, name.VG, volume.Quote(seen.File))
 }
 
 // laneByName returns the lane of a volume that was just looked up by name. The name of a
@@ -297,7 +300,7 @@ func (n *Node) laneByName(ctx context.Context, uuid volume.UUID, name volume.Nam
 			return nil, err
 		}
 	}
-	if old != name && n.Providers[old.VG] != nil {
+	if old != name && n.Providers[old.VG] != nil && n.isFile(old) == n.isFile(name) { // the old group's name may be another group's now
 		lv, err := p.LookUp(ctx, old)
 		switch {
 		case err != nil && !n.isFile(name): // its uuid contains that of the volume group, which was renamed

@@ -99,6 +99,7 @@ var mutants = []mutant{
 	{"a tag says more than an unreadable record", `case f.State == RecordUnknown:`, `case false:`},
 	{"mkfs is repeated over any contents", `repeat && why != "" {`, `false {
 		_ = why`},
+	{"the claim of a mount that is no copy is dropped", `p.h.Targets[c.Dir].This && p.isCopy(c.Dir):`, `p.h.Targets[c.Dir].This:`},
 	{"what cannot be identified is taken for absent", `return s.This || s.Under || s.Unknown != ""`, `return s.This || s.Under`},
 	{"a claim is dropped at a directory in an unknown state", `if len(release) > 0 || p.h.Targets[c.Dir].Unknown != "" {`, `if len(release) > 0 {`},
 	{"a filesystem in error is mounted", `case FilesystemFailed:

@@ -1,6 +1,9 @@
 package volume
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // Ensure that a call waits for the metadata of a group that has not answered yet if it
 // needs it, and that nothing else does.
@@ -75,5 +78,28 @@ func TestPendingRefused(t *testing.T) {
 	}
 	if v := Plan(Want{Calls: []Call{find}}, Have{LV: LV{Presence: Present}}); len(v.Done) != 1 {
 		t.Errorf("when it is known: %+v", v)
+	}
+}
+
+// The claim of a copy ends, if the mount that counts is known.
+func TestClaimOfCopy(t *testing.T) {
+	for name, c := range map[string]struct {
+		device Device
+		mounts []Mount
+		want   bool
+	}{
+		"a copy":                 {Device{Activity: Active}, []Mount{{Dir: "/b", Kind: Published, Owner: Ours}}, true},
+		"the mount that counts":  {Device{Activity: Active}, []Mount{{Dir: "/a", Kind: Published, Owner: Ours}}, false},
+		"no mount is known":      {Device{Activity: Active}, nil, false},
+		"another driver's mount": {Device{Activity: Active}, []Mount{{Dir: "/b", Owner: Elsewhere}}, false},
+		"unknown device":         {Device{Reason: "dm ioctl failed"}, []Mount{{Dir: "/b", Kind: Published, Owner: Ours}}, false},
+		"unusable device":        {Device{Activity: Inactive, Unusable: true}, nil, false},
+	} {
+		v := Plan(Want{Claims: []Claim{{Dir: "/a", Kind: Published, Phase: Held}}},
+			Have{LV: LV{Presence: Present}, Device: c.device, Mounts: c.mounts, Targets: map[string]TargetState{"/a": {This: true}}})
+		got := slices.ContainsFunc(v.Steps, func(s Step) bool { return s.Kind == Drop && s.Dir == "/a" })
+		if got != c.want {
+			t.Errorf("%s: dropped %t: %v", name, got, v.Steps)
+		}
 	}
 }

@@ -68,9 +68,12 @@ func (p *planner) here(dir string) bool {
 	return s.This || s.Under || s.Unknown != ""
 }
 
-// listed reports whether a mount at a directory counts: it is no copy of another one by propagation.
-func (p *planner) listed(dir string) bool {
-	return slices.ContainsFunc(p.h.Mounts, func(m Mount) bool { return m.Dir == dir })
+// isCopy reports whether the mount at a directory is a copy, by propagation, of a mount of flexd's at another one:
+// then it is not among the mounts, which are known only while the device is.
+func (p *planner) isCopy(dir string) bool {
+	return p.h.Device.Activity == Active &&
+		slices.ContainsFunc(p.h.Mounts, func(m Mount) bool { return m.Owner == Ours }) &&
+		!slices.ContainsFunc(p.h.Mounts, func(m Mount) bool { return m.Dir == dir })
 }
 
 // Adopted is the reason in the note of a mount that flexd did not make, or whose note was lost.
@@ -94,7 +97,7 @@ func (p *planner) settle() {
 		case here && c.Phase == Releasing:
 			// Kubelet may already use the mount for a new pod.
 			p.add(Step{Kind: NoteHeld, Dir: c.Dir, Claim: c.Kind, Calls: setUp, Why: "release failed"})
-		case c.Phase == Held && p.h.Targets[c.Dir].This && !p.listed(c.Dir):
+		case c.Phase == Held && p.h.Targets[c.Dir].This && p.isCopy(c.Dir):
 			p.drop(c, nil, "its mount is a copy of one at another path")
 		case here || len(setUp) > 0:
 		case c.Phase != Held:

@@ -172,6 +172,13 @@ func TestStoppedAtItsStart(t *testing.T) {
 		h.must(c.Start())
 		b := &begun{cmd: c, done: make(chan answer, 1)}
 		go func() { b.done <- h.read(c, out, args) }()
+		h.eventually("it has stopped", func() string {
+			stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
+			if strings.Contains(string(stat), ") T ") {
+				return ""
+			}
+			return string(stat)
+		})
 		time.Sleep(pace * 50 * time.Millisecond) // the clock of processes has ticks of 10 ms
 		return b
 	}

@@ -1,0 +1,59 @@
+package dsw
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// A record has a reserved name once, also while it cannot be written, and a name that it has lost is free.
+func TestReserve(t *testing.T) {
+	r, err := OpenRecords(filepath.Join(t.TempDir(), "formats"), "boot", func() time.Duration { return time.Hour })
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b, moved := volume.Name{VG: "vg0", LV: "a"}, volume.Name{VG: "vg0", LV: "b"}, volume.Name{VG: "vg1", LV: "a"}
+	if err := r.Reserve("uuid-a", moved); err != nil || r.Holder(moved) != "" {
+		t.Errorf("without a record: %v, %q", err, r.Holder(moved))
+	}
+	if err := r.Seen("uuid-a", a, "ext4", 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Renamed("uuid-a", b, false); err != nil || r.Holder(a) != "" || r.Holder(b) != "uuid-a" {
+		t.Errorf("after a rename: %v, %q, %q", err, r.Holder(a), r.Holder(b))
+	}
+	file := r.File("uuid-a")
+	if err := os.Rename(filepath.Dir(file), filepath.Dir(file)+"-away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Dir(file), nil, 0o600); err != nil { // nothing can be written there
+		t.Fatal(err)
+	}
+	for range 3 {
+		_ = r.Reserve("uuid-a", moved)
+	}
+	if err := os.Remove(filepath.Dir(file)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Dir(file)+"-away", filepath.Dir(file)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Reserve("uuid-a", moved); err != nil {
+		t.Error(err)
+	}
+	r.putAgain("uuid-a")
+	if got := r.known["uuid-a"].Also; !slices.Equal(got, []string{"vg1/a"}) {
+		t.Errorf("it has %q", got)
+	}
+	again, err := OpenRecords(filepath.Dir(file), "boot", func() time.Duration { return time.Hour })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if uuid, facts, err := again.Named(moved); uuid != "uuid-a" || facts.Name != b || err != nil {
+		t.Errorf("the next flexd has %q, %+v, %v", uuid, facts, err)
+	}
+}
