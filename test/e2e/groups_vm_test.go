@@ -122,6 +122,12 @@ func TestFailedPool(t *testing.T) {
 	}
 
 	failed := []string{"it is in the thin pool vg1/pool: the pool has failed", "lvchange -an vg1/pool, lvconvert --repair vg1/pool"}
+	h.eventually("its disk is seen again", func() string { // a report may have begun while it failed
+		if a := h.mount(v, q); !strings.Contains(a.Message, failed[0]) {
+			return a.Message
+		}
+		return ""
+	})
 	h.refused(h.mount(v, q), append(failed, "vg1/a: mount")...)
 	h.disagrees("faulty", h.identity("vg1/a"), failed...)
 	if err := os.WriteFile(h.PodDir(p, v)+"/g", nil, 0o600); err == nil {
