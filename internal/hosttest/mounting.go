@@ -119,7 +119,7 @@ func mountVolume(p *process, text []byte) (any, error) {
 	if len(live) > 0 { // one superblock for all
 		super = live[0].super
 	}
-	readOnly := a.Device.ReadOnly || l.ReadOnly
+	readOnly := a.Device.ReadOnly || l.ReadOnly && len(live) == 0
 	m := &mnt{number: l.Number, root: "/", dir: a.Dir, typ: a.FSType, src: a.Device.Path, super: super,
 		ro: a.ReadOnly || readOnly, superRO: readOnly, file: f}
 	for _, attr := range a.Attrs {

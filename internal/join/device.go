@@ -1,7 +1,6 @@
 package join
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -128,7 +127,7 @@ func (s *facts) stale() {
 	for _, r := range d.Rivals {
 		wrong(r.Hint+". Until then flexd mounts the volume for no further pod; if both were written, copy the data off first", "%s", r.Text)
 	}
-	if d.Suspended {
+	if len(d.Suspended) > 0 {
 		s.suspended(wrong)
 	}
 	if v != nil && (v.Size > 0 && d.Size > 0 || !s.lvm()) && v.Size != d.Size && d.Broken == "" {
@@ -146,7 +145,7 @@ func (s *facts) stale() {
 			hint = "no lvchange --refresh before this: " + s.g.Short
 		case s.lvm():
 		case v.Size < d.Size:
-			hint = fmt.Sprintf("the file was truncated, and the data beyond its end is lost: copy off what can still be read, delete the pods, then truncate -s %d %s and run fsck, or restore a backup; if its group has `deactivate: never`, then: losetup -d %s", d.Size, volume.Quote(s.file(v)), d.Path)
+			hint = fmt.Sprintf("the file was truncated: %s; if its group has `deactivate: never`, then: losetup -d %s", volume.CutFile(d.Size, v.Size, s.file(v), d.Path), d.Path)
 		case d.Part:
 			hint = "something has given the device an offset or a size limit (losetup -l " + d.Path + "): delete the pods that use it, and it is attached anew; if its group has `deactivate: never`, then: losetup -d " + d.Path
 		default:
@@ -156,7 +155,7 @@ func (s *facts) stale() {
 	}
 	if v != nil && d.Misplaced != "" {
 		hint := Remedy(d.Misplaced, s.g.Name) + ". If that is not possible, copy the data off now: the next activation uses other space, and what was written since is lost"
-		if d.Suspended && d.Loaded && d.Misplaced != Enlarged { // the resume gives it the table of the metadata
+		if d.loaded() != "" && d.Misplaced != Enlarged { // the resume gives it the table of the metadata
 			hint = "only if older metadata was restored, before the resume: " + restore(s.g.Name)
 		}
 		wrong(hint, "the device %s %s", s.deviceName(), d.Misplaced)
@@ -192,24 +191,46 @@ func (s *facts) stale() {
 	}
 }
 
-// suspended reports a suspended device with the advice how to resume it. A killed command may have loaded
-// a second table, which a resume makes active: that is right only if the present table contradicts the
-// metadata.
+// loaded returns the name of the lowest suspended device with a second table; "" = there is none.
+func (d *Device) loaded() string {
+	if i := slices.IndexFunc(d.Suspended, func(s Suspended) bool { return s.Loaded }); i >= 0 {
+		return d.Suspended[i].Kernel
+	}
+	return ""
+}
+
+// suspended reports suspended devices with the advice how to resume them. A killed command may have loaded
+// second tables, which a resume makes active: that is right only if the present table contradicts the
+// metadata. The resume of a device may read those below it: the lowest is the first.
 func (s *facts) suspended(wrong func(hint, format string, a ...any)) {
 	d, v := s.device, s.volume
-	name := cmp.Or(d.SuspendedBelow, d.Kernel)
-	resume, lvextend := "dmsetup resume "+name, " If lvextend was interrupted: repeat it, and do not refresh."
-	switch drop := "drop the second one first: dmsetup clear " + name + " && " + resume; {
-	case !d.Loaded, d.Misplaced != "", v != nil && v.Size > 0 && v.Size != d.Size:
+	var names, resumes, drops []string
+	for _, one := range d.Suspended {
+		again := "dmsetup resume " + one.Kernel
+		names, resumes = append(names, one.Kernel), append(resumes, again)
+		if one.Loaded {
+			again = "dmsetup clear " + one.Kernel + " && " + again
+		}
+		drops = append(drops, again)
+	}
+	says := fmt.Sprintf("the devices %s are suspended", strings.Join(names, ", "))
+	if len(names) == 1 {
+		says = fmt.Sprintf("the device %s is suspended", names[0])
+		if names[0] == d.Kernel {
+			says = fmt.Sprintf("the device %s is suspended", s.deviceName())
+		}
+	}
+	loaded, resume, lvextend := d.loaded(), strings.Join(resumes, " && "), " If lvextend was interrupted: repeat it, and do not refresh."
+	switch drop := "drop the second one first: " + strings.Join(drops, " && "); {
+	case loaded == "", d.Misplaced != "", v != nil && v.Size > 0 && v.Size != d.Size:
 	case v == nil, !d.Placed:
-		resume, lvextend = fmt.Sprintf("it has two tables, and it is unknown which one belongs to the metadata. Compare them (dmsetup table %[1]s; dmsetup table --inactive %[1]s) with lvs -a -o+devices %[2]s first. dmsetup clear %[1]s drops the second, %[3]s makes it active in place of the first", name, s.g.Name, resume), ""
+		resume, lvextend = fmt.Sprintf("%[1]s has two tables, and it is unknown which one belongs to the metadata. Compare them (dmsetup table %[1]s; dmsetup table --inactive %[1]s) with lvs -a -o+devices %[2]s first. dmsetup clear %[1]s drops the second, and dmsetup resume %[1]s makes it active in place of the first. All in this order: %[3]s", loaded, s.g.Name, resume), ""
 	case d.Bypassed: // the devices of the snapshot may have no table: a resume could end the pod's filesystem
 		resume, lvextend = "only a new snapshot, which is lost, needs the second table: "+drop, ""
 	default:
-		resume, lvextend = "its present table belongs to the metadata, so "+drop, ""
+		resume, lvextend = "the present table belongs to the metadata, so "+drop, ""
 	}
-	wrong("all its reads and writes wait. A snapshot or pvmove may be in progress. If pvmove was interrupted: pvmove --abort."+lvextend+" If no command of LVM runs (ps ax | grep lv): "+resume,
-		"the device %s is suspended", cmp.Or(d.SuspendedBelow, s.deviceName()))
+	wrong("all its reads and writes wait. A snapshot or pvmove may be in progress. If pvmove was interrupted: pvmove --abort."+lvextend+" If no command of LVM runs (ps ax | grep lv): "+resume, "%s", says)
 }
 
 // oldName returns the former name of a volume in a claim or the lease; "" = it is the present one.

@@ -82,39 +82,43 @@ type Volume struct {
 	ReadOnly bool
 }
 
+// A Suspended is a device of device-mapper that is suspended.
+type Suspended struct {
+	Kernel string // its name
+	Loaded bool   // it has an inactive table, which a resume makes active
+}
+
 // A Device is a block device of the group.
 type Device struct {
-	UUID           volume.UUID
-	Name           string // the volume's name in the kernel's name of the device; "" = it has another form
-	Kernel         string // the kernel's name, such as "vg0-data"
-	Path           string
-	Number         string // "major:minor"
-	Size           int64  // bytes
-	Open           int    // how often it is open; -1 = not known
-	Suspended      bool
-	Loaded         bool    // it has an inactive table, which a resume makes active
-	SuspendedBelow string  // the suspended device, if it is below this one
-	Unknown        string  // why only its name and number are known; "" = it was inspected
-	Broken         string  // why it, or a part of it, cannot be read
-	Part           bool    // it shows only a part of its file
-	Merges         bool    // the kernel merges a snapshot into it
-	Placed         bool    // its whole table was compared with the metadata; otherwise Misplaced may be incomplete
-	Misplaced      string  // how its extents or its type differ from the metadata
-	Namesake       bool    // it belongs to another group with the same name, such as a guest's
-	Left           bool    // it is an unused part that an interrupted LVM command has left
-	Bypassed       bool    // it is the origin of thick snapshots, but writes to it bypass them
-	SameThin       bool    // it is the thin device in the metadata: its pool keeps its blocks
-	Failed         string  // the failure of its pool, its cache or a merge into it; "" = none
-	Remedy         string  // for Failed
-	Degraded       string  // the failed copies of its data, "" = none
-	Differ         string  // the copies that differ, "" = none is known
-	RAID           string  // the RAID with these copies, as an argument of lvconvert --repair
-	Refresh        string  // its visible volume, as an argument of lvchange --refresh
-	Split          string  // a copy that lvconvert --splitmirrors --trackchanges has split off, as an argument of lvconvert --merge
-	Rivals         []Rival // other devices of its file, or the file of its device if that is another one
-	ReadOnly       bool
-	Link           string // its stable name; "" = none is expected
-	LinkBad        bool   // Link does not lead to the device
+	UUID      volume.UUID
+	Name      string // the volume's name in the kernel's name of the device; "" = it has another form
+	Kernel    string // the kernel's name, such as "vg0-data"
+	Path      string
+	Number    string      // "major:minor"
+	Size      int64       // bytes
+	Open      int         // how often it is open; -1 = not known
+	Suspended []Suspended // the suspended devices among it and those below it, the lowest first
+	Unknown   string      // why only its name and number are known; "" = it was inspected
+	Broken    string      // why it, or a part of it, cannot be read
+	Part      bool        // it shows only a part of its file
+	Merges    bool        // the kernel merges a snapshot into it
+	Placed    bool        // its whole table was compared with the metadata; otherwise Misplaced may be incomplete
+	Misplaced string      // how its extents or its type differ from the metadata
+	Namesake  bool        // it belongs to another group with the same name, such as a guest's
+	Left      bool        // it is an unused part that an interrupted LVM command has left
+	Bypassed  bool        // it is the origin of thick snapshots, but writes to it bypass them
+	SameThin  bool        // it is the thin device in the metadata: its pool keeps its blocks
+	Failed    string      // the failure of its pool, its cache or a merge into it; "" = none
+	Remedy    string      // for Failed
+	Degraded  string      // the failed copies of its data, "" = none
+	Differ    string      // the copies that differ, "" = none is known
+	RAID      string      // the RAID with these copies, as an argument of lvconvert --repair
+	Refresh   string      // its visible volume, as an argument of lvchange --refresh
+	Split     string      // a copy that lvconvert --splitmirrors --trackchanges has split off, as an argument of lvconvert --merge
+	Rivals    []Rival     // other devices of its file, or the file of its device if that is another one
+	ReadOnly  bool
+	Link      string // its stable name; "" = none is expected
+	LinkBad   bool   // Link does not lead to the device
 }
 
 // A Rival is another device or file that is the same volume.

@@ -120,7 +120,10 @@ func (s *facts) filesystem() (text, hint string) {
 // readOnly checks whether a volume was made read-only under a mount.
 func (s *facts) readOnly() {
 	what, remedy, writable := "its device", "lvchange -prw "+s.title(), "blockdev --setrw "+s.device.Path
+	effect := "the kernel may fail its writes"
 	switch {
+	case s.volume != nil && s.volume.ReadOnly && !s.lvm():
+		what, remedy, effect = "its file", "chmod u+w "+volume.Quote(s.file(s.volume)), "no further pod can mount it read-write"
 	case s.volume != nil && s.volume.ReadOnly:
 		what = "the logical volume"
 	case !s.device.ReadOnly:
@@ -140,7 +143,7 @@ func (s *facts) readOnly() {
 	for _, m := range s.mounts() {
 		if !m.ReadOnly && !m.SuperReadOnly {
 			s.add(ReadOnly, "", "if it is to be written: "+remedy+"; if not: delete the pod, and mount it with readOnly: true",
-				"%s is read-only, and %s is mounted read-write at %s%s: the kernel may fail its writes", what, m.What, m.Dir, s.claimedFor(m.Dir))
+				"%s is read-only, and %s is mounted read-write at %s%s: %s", what, m.What, m.Dir, s.claimedFor(m.Dir), effect)
 			return
 		}
 	}

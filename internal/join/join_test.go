@@ -36,6 +36,7 @@ func TestDisagreements(t *testing.T) {
 	faultyFS := func(fs volume.FS) func(*Group) {
 		return func(g *Group) { g.Filesystems = map[volume.UUID]volume.FS{"u1": fs} }
 	}
+	twoTables := []Suspended{{Kernel: "vg0-data", Loaded: true}}
 	copied := func(g *Group) {
 		g.Kind, g.Directory = "loopdev", "/srv/vg0"
 		g.Volumes = append(g.Volumes, Volume{Name: "copy", UUID: "u1", Size: 64 << 20})
@@ -165,7 +166,7 @@ func TestDisagreements(t *testing.T) {
 		{"older metadata", []func(*Group){func(g *Group) { g.Volumes[0].Size = 32 << 20 }}, []string{"stale-mapping data: says 32 MiB|(vg0-data) has 64 MiB|vgcfgrestore --list vg0"}},
 		{"a snapshot's store", []func(*Group){func(g *Group) { g.Volumes[0].Size = 0 }}, nil},
 		{"a file that was extended", []func(*Group){func(g *Group) { g.Kind, g.Volumes[0].Size = "loopdev", 128<<20 }}, []string{"stale-mapping data: says 128 MiB|losetup -c /dev/dm-3"}},
-		{"a file that was truncated", []func(*Group){func(g *Group) { g.Kind, g.Directory, g.Volumes[0].Size = "loopdev", "/srv/vg0", 1000 }}, []string{"stale-mapping data: says 1000 bytes|truncate -s 67108864 /srv/vg0/data"}},
+		{"a file that was truncated", []func(*Group){func(g *Group) { g.Kind, g.Directory, g.Volumes[0].Size = "loopdev", "/srv/vg0", 1000 }}, []string{"stale-mapping data: says 1000 bytes|restore a backup of /srv/vg0/data|truncate -s 67108864 /srv/vg0/data, and check all of it (e2fsck -f"}},
 		{"an empty file", []func(*Group){func(g *Group) { g.Kind, g.Volumes[0].Size = "loopdev", 0 }}, []string{"stale-mapping data: says 0 bytes|the file was truncated"}},
 		{"renamed in the kernel only", []func(*Group){func(g *Group) { g.Devices[0].Name, g.Devices[0].Kernel = "", "mine" }}, []string{"stale-mapping data: and the kernel mine"}},
 		{"its deactivation fails", []func(*Group){unclaimed, func(g *Group) { g.Leases = []Lease{{UUID: "u1", LV: "data", Kept: "dd has it open"}} }}, []string{"still-active data: cannot be deactivated: dd has it open|end that use"}},
@@ -184,19 +185,22 @@ func TestDisagreements(t *testing.T) {
 		{"broken and unclaimed is one thing", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].Broken, g.Devices[0].Size = "no table", 0 }}, []string{"stale-mapping data: no table"}},
 		{"on free space", []func(*Group){func(g *Group) { g.Devices[0].Misplaced = "lies on space that the metadata counts as free" }}, []string{"stale-mapping data: lies on space that the metadata counts as free|vgcfgrestore --list vg0|copy the data off now"}},
 		{"suspended before the metadata was written", []func(*Group){func(g *Group) {
-			g.Devices[0].Suspended, g.Devices[0].Loaded, g.Devices[0].Placed = true, true, true
+			g.Devices[0].Suspended, g.Devices[0].Placed = twoTables, true
 		}}, []string{"stale-mapping data: is suspended|belongs to the metadata, so drop the second one first: dmsetup clear vg0-data && dmsetup resume vg0-data"}},
 		{"suspended with two tables, without the place in the metadata", []func(*Group){func(g *Group) {
-			g.Devices[0].Suspended, g.Devices[0].Loaded = true, true
+			g.Devices[0].Suspended = twoTables
 		}}, []string{"stale-mapping data: is suspended|it is unknown which one belongs to the metadata|lvs -a -o+devices vg0 first"}},
 		{"suspended while a snapshot was made", []func(*Group){func(g *Group) {
-			g.Devices[0].Suspended, g.Devices[0].Loaded, g.Devices[0].Placed, g.Devices[0].Bypassed = true, true, true, true
+			g.Devices[0].Suspended, g.Devices[0].Placed, g.Devices[0].Bypassed = twoTables, true, true
 		}}, []string{"stale-mapping data: is suspended|only a new snapshot, which is lost, needs the second table|dmsetup clear vg0-data && "}},
 		{"suspended after the metadata was written", []func(*Group){func(g *Group) {
-			g.Devices[0].Suspended, g.Devices[0].Loaded, g.Devices[0].Misplaced = true, true, "has a raid table, and the metadata says linear"
+			g.Devices[0].Suspended, g.Devices[0].Misplaced = twoTables, "has a raid table, and the metadata says linear"
 		}}, []string{"stale-mapping data: is suspended|: dmsetup resume vg0-data; only if older metadata was restored, before the resume: vgcfgrestore --list vg0"}},
+		{"a cache suspended before the metadata was written", []func(*Group){func(g *Group) {
+			g.Devices[0].Suspended, g.Devices[0].Placed = []Suspended{{"vg0-data_cmeta", true}, {"vg0-data_corig", false}, {"vg0-data", true}}, true
+		}}, []string{"stale-mapping data: the devices vg0-data_cmeta, vg0-data_corig, vg0-data are suspended|dmsetup clear vg0-data_cmeta && dmsetup resume vg0-data_cmeta && dmsetup resume vg0-data_corig && dmsetup clear vg0-data && dmsetup resume vg0-data"}},
 		{"an origin that bypasses its snapshots", []func(*Group){func(g *Group) { g.Devices[0].Bypassed = true }}, []string{"stale-mapping data: is not the origin of a snapshot|lvremove"}},
-		{"suspended", []func(*Group){func(g *Group) { g.Devices[0].Suspended = true }}, []string{"stale-mapping data: is suspended|dmsetup resume vg0-data"}},
+		{"suspended", []func(*Group){func(g *Group) { g.Devices[0].Suspended = []Suspended{{Kernel: "vg0-data"}} }}, []string{"stale-mapping data: is suspended|dmsetup resume vg0-data"}},
 		{"a leg of its RAID has failed", []func(*Group){func(g *Group) { g.Volumes[0].RAID, g.Devices[0].Degraded = true, "1 of 2 (AD)" }}, []string{"degraded data: 1 of 2 (AD)|lvconvert --repair vg0/data|lvchange --refresh vg0/data"}},
 		{"a leg of its RAID is missing", []func(*Group){func(g *Group) { g.Volumes[0].RAID, g.Volumes[0].Missing = true, "PV p1" }}, []string{"degraded data: does not find (PV p1)|lvconvert --repair vg0/data"}},
 		{"a leg of its pool's RAID has failed", []func(*Group){func(g *Group) {
@@ -246,6 +250,7 @@ func TestDisagreements(t *testing.T) {
 			g.Volumes[0].ReadOnly, g.Devices[0].ReadOnly, g.Mounts[0].ReadOnly, g.Mounts[0].SuperReadOnly = true, true, true, true
 		}}, nil},
 		{"a loop device made read-only under a writable mount", []func(*Group){func(g *Group) { g.Kind, g.Devices[0].ReadOnly = "loopdev", true }}, []string{"read-only data: its device is read-only|: blockdev --setrw /dev/dm-3; if not"}},
+		{"a file without write permission under a writable mount", []func(*Group){func(g *Group) { g.Kind, g.Directory, g.Volumes[0].ReadOnly = "loopdev", "/srv/vg0", true }}, []string{"read-only data: its file is read-only|no further pod can mount it read-write|chmod u+w /srv/vg0/data"}},
 		{"its superblock remounted read-only", []func(*Group){func(g *Group) { g.Mounts[0].SuperReadOnly = true }}, []string{"read-only data: read-only on a writable device|for pod default/web-0|dmesg|fsck|mount -o remount,rw " + pod}},
 		{"its mount remounted read-only", []func(*Group){func(g *Group) { g.Mounts[0].ReadOnly = true }}, []string{"read-only data: the mount at " + pod + ", for pod default/web-0|mount -o remount,bind,rw " + pod}},
 		{"the superblock of two mounts remounted read-only", []func(*Group){func(g *Group) {
@@ -323,7 +328,7 @@ func TestEveryCombination(t *testing.T) {
 		}
 		if coin() {
 			g.Devices = []Device{{UUID: "u1", Unknown: []string{"", "EIO"}[r.IntN(2)], Name: []string{"data", "", "x"}[r.IntN(3)], Kernel: "k", Path: "/dev/dm-1", Number: "253:1",
-				Size: 1 << 20, Open: r.IntN(2), Degraded: []string{"", "AD"}[r.IntN(2)], Differ: []string{"", "8"}[r.IntN(2)], ReadOnly: coin(), Suspended: r.IntN(5) == 0, LinkBad: r.IntN(5) == 0}}
+				Size: 1 << 20, Open: r.IntN(2), Degraded: []string{"", "AD"}[r.IntN(2)], Differ: []string{"", "8"}[r.IntN(2)], ReadOnly: coin(), Suspended: [][]Suspended{nil, nil, nil, nil, {{Kernel: "k"}}}[r.IntN(5)], LinkBad: r.IntN(5) == 0}}
 		}
 		if r.IntN(5) == 0 {
 			g.Metadata, g.Volumes = "unread", nil

@@ -307,7 +307,8 @@ func whole(lv volume.LV, d volume.Device) volume.Device {
 	case lv.Presence != volume.Present || d.Activity != volume.Active || d.Unusable:
 	case lv.Size < d.Size:
 		d.Unusable = true
-		d.Reason = fmt.Sprintf("its file has %s, but %s was attached with %s: the file was truncated, or replaced in place: give it its size back, or restore it; if it is to be that small and its group has `deactivate: never`: losetup -d %[2]s", volume.Bytes(lv.Size), d.Path, volume.Bytes(d.Size))
+		d.Reason = fmt.Sprintf("its file has %s, but %s was attached with %s: the file was truncated, or replaced in place: %[4]s; if it is to be that small and its group has `deactivate: never`: losetup -d %[2]s",
+			volume.Bytes(lv.Size), d.Path, volume.Bytes(d.Size), volume.CutFile(d.Size, lv.Size, lv.File.Path, d.Path))
 	case d.Size == 0 && lv.Size < 512:
 		d.Unusable, d.Reason = true, empty(lv)
 	case d.Size == 0:

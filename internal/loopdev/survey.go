@@ -70,7 +70,7 @@ func (p *Provider) files(vg, dir string) (contents, error) {
 			return
 		}
 		// A device consists of whole sectors.
-		c.volumes = append(c.volumes, join.Volume{Name: name, UUID: volume.UUID(f.UUID), Size: f.Size / 512 * 512})
+		c.volumes = append(c.volumes, join.Volume{Name: name, UUID: volume.UUID(f.UUID), Size: f.Size / 512 * 512, ReadOnly: f.ReadOnly})
 		c.inodes[name], c.sparse[name] = f.Inode, f.Blocks < f.Size
 	})
 	return c, err

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -114,10 +115,13 @@ func (p *Provider) deviceOf(below *tree, m devmapper.Mapped) volume.Device {
 	f := below.faults(m, false)
 	d.Reason = f.unusable()
 	d.Unusable = d.Reason != ""
-	if f.suspended != "" && f.suspended != m.Name {
-		d.Suspended, d.SuspendedBelow = true, filepath.Join(p.Dev, "mapper", f.suspended)
+	if len(f.suspended) > 0 {
+		d.Suspended, d.Loaded = true, slices.ContainsFunc(f.suspended, func(s join.Suspended) bool { return s.Loaded })
+		if lowest := f.suspended[0].Kernel; lowest != m.Name {
+			d.SuspendedBelow = filepath.Join(p.Dev, "mapper", lowest)
+		}
 	}
-	d.Loaded, d.Reshaped = f.loaded, below.sync(m).reshaped
+	d.Reshaped = below.sync(m).reshaped
 	d.Unsound = unsound(m)
 	return d
 }

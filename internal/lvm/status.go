@@ -17,6 +17,11 @@ import (
 // before its state counts as unknown.
 const metadataLimit = time.Second
 
+// A silentError says that the metadata device of a target does not respond.
+type silentError string
+
+func (e silentError) Error() string { return string(e) }
+
 // status returns a device with the state of its targets. It does not query a thin pool or a cache
 // whose metadata device does not respond: for the state the kernel takes a lock that it also holds
 // while it writes the metadata, and no signal ends that wait.
@@ -36,7 +41,10 @@ func (p *Provider) answers(m devmapper.Mapped) error {
 		}
 		number, _, _ := strings.Cut(t.Params, " ")
 		if p.silent(number) {
-			return fmt.Errorf("its metadata device (%s) has completed no request for %s: look at its disk and at dmesg", number, metadataLimit)
+			if meta, err := p.DM.Device(devmapper.Key{Number: number}); err == nil && meta.Suspended {
+				return silentError("its metadata device " + meta.Name + " is suspended: a command of LVM changes it, or one was killed (ps ax | grep lv)")
+			}
+			return silentError(fmt.Sprintf("its metadata device (%s) has completed no request for %s: look at its disk and at dmesg", number, metadataLimit))
 		}
 	}
 	return nil

@@ -167,10 +167,9 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 		case err != nil:
 			d.Unknown = fmt.Sprintf("%s cannot be inspected: %v", m.Name, err)
 		default:
-			d.Size, d.Open, d.Suspended, d.ReadOnly = now.Size(), now.Open, now.Suspended, now.ReadOnly
+			d.Size, d.Open, d.ReadOnly = now.Size(), now.Open, now.ReadOnly
 			d.Merges = (&node{Mapped: now}).has("snapshot-merge")
 			below.health(now, &d)
-			d.Suspended = d.Suspended || d.SuspendedBelow != ""
 			if current {
 				d.SameThin, d.Bypassed, d.Split = f.sameThin(now, d.UUID), f.bypassed(now, d.UUID), f.split(d.RAID)
 				all := true
@@ -246,10 +245,7 @@ func (p *Provider) strayParts(f *Facts, list []devmapper.Mapped, seen *tree, oth
 func (t *tree) health(m devmapper.Mapped, d *join.Device) {
 	f := t.faults(m, true)
 	d.Broken, d.Degraded, d.Differ = f.missing, f.degraded, f.differ
-	d.RAID, d.Refresh, d.Loaded = f.raid, f.refresh, f.loaded
-	if f.suspended != m.Name {
-		d.SuspendedBelow = f.suspended
-	}
+	d.RAID, d.Refresh, d.Suspended = f.raid, f.refresh, f.suspended
 	d.Failed, d.Remedy = f.failed, f.remedy
 	if f.pool != "" {
 		d.Failed, d.Remedy = f.pool, "extend or repair the pool as described; until then writes of its pods fail"

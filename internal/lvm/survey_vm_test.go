@@ -270,7 +270,7 @@ func TestVMPoolFills(t *testing.T) {
 		return all[0]
 	}
 	fill := func(mb int) bool {
-		return exec.Command("dd", "if=/dev/urandom", "of="+l.device(thin).Path, "bs=1M", "count="+fmt.Sprint(mb), "oflag=direct", "conv=notrunc,fsync").Run() == nil
+		return exec.Command("dd", "if=/dev/zero", "of="+l.device(thin).Path, "bs=1M", "count="+fmt.Sprint(mb), "oflag=direct", "conv=notrunc,fsync").Run() == nil
 	}
 	if p := state(); p.Trouble(80) != "" || p.Data.Used != 0 {
 		t.Errorf("empty: %+v", p)
@@ -320,7 +320,7 @@ func TestVMPoolFills(t *testing.T) {
 	}
 	write := func(lv volume.LV, seek, mb int64) {
 		t.Helper()
-		l.sh("dd", "if=/dev/urandom", "of="+l.device(lv).Path, "bs=1M", fmt.Sprint("seek=", seek), fmt.Sprint("count=", mb), "oflag=direct", "conv=notrunc,fsync")
+		l.sh("dd", "if=/dev/zero", "of="+l.device(lv).Path, "bs=1M", fmt.Sprint("seek=", seek), fmt.Sprint("count=", mb), "oflag=direct", "conv=notrunc,fsync")
 	}
 	write(whole, 0, 8)
 	write(thin, 64, used().Free()/mib)
@@ -332,6 +332,16 @@ func TestVMPoolFills(t *testing.T) {
 			t.Errorf("no block is free: %+v", d)
 		}
 	}
+	// A killed lvextend of a pool leaves its metadata device suspended.
+	l.sh("sh", "-c", "dmsetup suspend --nolockfs vg0-pool_tmeta; dmsetup table vg0-pool_tmeta | dmsetup load vg0-pool_tmeta; dmsetup suspend --noflush vg0-whole")
+	if d := l.device(whole); d.Unusable || !d.Suspended || !d.Loaded || d.SuspendedBelow != "/dev/mapper/vg0-pool_tmeta" {
+		t.Errorf("its metadata device is suspended: %+v", d)
+	}
+	leases := []join.Lease{{UUID: thin.UUID, LV: "thin", Live: true}, {UUID: whole.UUID, LV: "whole", Live: true}}
+	resume := "dmsetup clear vg0-pool_tmeta && dmsetup resume vg0-pool_tmeta && dmsetup resume vg0-whole"
+	l.found("its metadata device is suspended", l.differ(nil, leases), "stale-mapping thin: the device vg0-pool_tmeta is suspended", "stale-mapping whole: "+resume)
+	l.sh("sh", "-c", resume)
+	l.found("resumed", l.differ(nil, leases))
 	// What has failed is good for nothing.
 	l.sh("sh", "-c", "dmsetup message vg0-pool-tpool 0 'reserve_metadata_snap' && dmsetup suspend vg0-pool-tpool && dmsetup table vg0-pool-tpool | sed 's/ error_if_no_space/ error_if_no_space read_only/; s/ 1 error/ 2 error/' | dmsetup load vg0-pool-tpool && dmsetup resume vg0-pool-tpool")
 	if d := l.device(thin); !d.Unusable || !strings.Contains(d.Reason, "vg0/pool: the pool is read-only") {

@@ -2,12 +2,14 @@ package lvm
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
@@ -134,17 +136,16 @@ type faults struct {
 	raid     string // that RAID, as an argument of lvconvert --repair
 	refresh  string // its visible volume, as an argument of lvchange --refresh
 
-	suspended string // the lowest suspended device, for which every read and write waits
-	loaded    bool   // that device has an inactive table, which a resume makes active
+	suspended []join.Suspended // the suspended devices, the lowest first: reads and writes wait for them
 }
 
 // faults returns the problems of a volume. Without health it omits problems that do not prevent its
 // use, and the state of a cache, whose reading may wait for the cache's disk.
 func (t *tree) faults(m devmapper.Mapped, health bool) faults {
-	f := faults{}
+	f, silent := faults{}, ""
 	unread := t.walk(m, func(n *node, redundant bool) {
 		if n.Live && n.Suspended {
-			f.suspended, f.loaded = n.Name, n.Loaded
+			f.suspended = append(f.suspended, join.Suspended{Kernel: n.Name, Loaded: n.Loaded})
 		}
 		if !redundant && !n.sparse() {
 			f.missing = cmp.Or(f.missing, incomplete(n.Mapped, (&node{Mapped: m}).volume()), t.gone(n, (&node{Mapped: m}).volume()))
@@ -155,6 +156,10 @@ func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 				continue
 			}
 			state, err := t.status(n)
+			if _, ok := errors.AsType[silentError](err); ok {
+				silent = cmp.Or(silent, fmt.Sprintf("the state of %s cannot be read: %v", n.Name, err))
+				return
+			}
 			if err != nil || len(state) != len(n.Targets) || state[i].Type != target.Type {
 				f.unread = cmp.Or(f.unread, fmt.Sprintf("the state of %s cannot be read: %v", n.Name, err))
 				return
@@ -163,6 +168,10 @@ func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 		}
 	})
 	f.unread = cmp.Or(f.unread, unread)
+	slices.Reverse(f.suspended)
+	if len(f.suspended) == 0 { // otherwise a metadata device waits for the suspended one
+		f.unread = cmp.Or(f.unread, silent)
+	}
 	if lost := t.sync(m).lost; lost != "" {
 		f.missing, f.degraded = cmp.Or(f.missing, lost), "" // a repair would discard the data of the missing disk
 	}

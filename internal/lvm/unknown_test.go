@@ -452,6 +452,15 @@ func TestMetadataHangs(t *testing.T) {
 	if _, _, states := dm.take(); states != 0 || err != nil || !d.Unusable || !strings.Contains(d.Reason, "vg0-pool-tpool cannot be read: its metadata device (253:1) has completed no request") {
 		t.Errorf("asked %d times: %+v %v", states, d, err)
 	}
+	// If it is suspended, its disk is not the cause.
+	tmeta := f.devices["LVM-tmeta"]
+	suspended := tmeta
+	suspended.Suspended, suspended.Loaded = true, true
+	f.devices["LVM-tmeta"] = suspended
+	if d, err := p.Device(t.Context(), lv); err != nil || d.Unusable || !d.Suspended || !d.Loaded || !strings.HasSuffix(d.SuspendedBelow, "/vg0-pool_tmeta") {
+		t.Errorf("suspended: %+v %v", d, err)
+	}
+	f.devices["LVM-tmeta"] = tmeta
 	// Nor does a command of LVM ask for it.
 	pool := f.devices["LVM-pool"]
 	pool.UUID = dmUUID(fakeUUID(5)) + "-tpool"

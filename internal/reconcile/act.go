@@ -288,8 +288,9 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 		if err := l.hasLock(ctx, s, h.LV); err != nil { // a mount replays the journal, too
 			return err
 		}
-	} else if h.Mounts[0].SuperReadOnly { // the kernel mounts a superblock only as it is
-		spec.Device.ReadOnly = true
+	} else { // the kernel mounts a superblock only as it is
+		spec.ReadOnly = spec.ReadOnly || h.Device.ReadOnly
+		spec.Device.ReadOnly = h.Mounts[0].SuperReadOnly
 	}
 	committed := false
 	err := l.n.Ops.Mount(ctx, l.lock, spec, func() error {
@@ -305,6 +306,9 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 	if err != nil {
 		if !committed || !errors.As(err, new(*run.StuckError)) { // the mount of a stuck child may still appear
 			l.n.requests.Observed(l.uuid, s.Dir, false)
+		}
+		if h.Device.ReadOnly && !spec.First && !spec.Device.ReadOnly { // some kernels refuse it
+			err = fmt.Errorf("%w; the volume is read-only, and is mounted read-write at %s: delete the pod there, or make the volume writable, as flexd check says", err, h.Mounts[0].Dir)
 		}
 		return err
 	}

@@ -104,5 +104,5 @@ func (p *parked) text() string {
 		}
 		s += ")"
 	}
-	return s + "; nothing is done to this volume until it ends; look at the volume's disk and at dmesg"
+	return s + "; nothing is done to this volume until it ends; look at flexd check, the volume's disk and dmesg"
 }

@@ -96,7 +96,7 @@ func (l *lane) timeoutReason() error {
 }
 
 // slowAdvice is the remedy for a step that may only be slow.
-const slowAdvice = "; if that takes too long, look at the volume's disk and at dmesg"
+const slowAdvice = "; if that takes too long, look at flexd check, the volume's disk and dmesg"
 
 // metadataTimeout is the error of a call that was reading a group's metadata at its deadline.
 func metadataTimeout(vg string) error {

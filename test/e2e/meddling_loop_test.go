@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -342,5 +343,36 @@ func TestMadeWritable(t *testing.T) {
 		h.eventually("a writer", func() string { return h.up(m, v, p).Message })
 		h.write(v, p, "f", "x")
 		h.end(m, v, p)
+	}
+}
+
+// A file loses its write permission while a pod writes to it: a reader gets the volume beside it, a further
+// writer a refusal with the remedy, and flexd check reports it.
+func TestFileMadeReadOnly(t *testing.T) {
+	t.Parallel()
+	need(t, "mkfs.xfs")
+	h := newHost(t)
+	for i, fs := range []string{"ext4", "xfs"} {
+		m := []mode{noAttach, byKubelet}[i]
+		p, q, v := podN(1), podN(2), h.vol(fmt.Sprint("a", i), fs).With("size", "320Mi")
+		lv := v.Options["volumeID"]
+		file := h.Dir + "/vg0/" + lv
+		h.ok(h.up(m, v, p))
+		h.write(v, p, "f", "x")
+		h.must(os.Chmod(file, 0o400))
+		h.refused(h.up(m, v, q), lv, "is read-only", "chmod u+w "+file)
+		h.disagrees("read-only", h.story(lv).UUID, "chmod u+w "+file)
+		h.ok(h.up(m, readOnly(v), q))
+		h.reads(v, q, "f", "x")
+		if err := os.WriteFile(h.PodDir(q, v)+"/g", nil, 0o644); !errors.Is(err, unix.EROFS) {
+			t.Errorf("%s: the reader writes: %v", fs, err)
+		}
+		h.write(v, p, "f", "y")
+		h.must(os.Chmod(file, 0o600))
+		h.eventually("check agrees", func() string {
+			out, code := h.check()
+			return out[:len(out)*code]
+		})
+		h.end(m, v, p, q)
 	}
 }
