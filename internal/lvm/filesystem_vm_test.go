@@ -365,7 +365,7 @@ func fullPool(u *user) {
 	)
 	a, b := u.active("a"), u.present("b")
 	u.activate(b) // before the pool is full: then it is refused
-	u.try("dd", "if=/dev/urandom", "of="+a.Path, "bs=1M", "count=32", "oflag=direct")
+	u.try("dd", "if=/dev/zero", "of="+a.Path, "bs=1M", "count=32", "oflag=direct")
 	d := u.device(b)
 	if !d.Unusable || !strings.Contains(d.Reason, "full") {
 		u.Errorf("got %+v", d)

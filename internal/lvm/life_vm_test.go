@@ -354,13 +354,13 @@ func TestVMThin(t *testing.T) {
 	if err != nil || len(pools) != 1 || !pools[0].Active || pools[0].Data.Total != 64*mib || pools[0].Mode != "rw" || pools[0].Trouble(80) != "" {
 		t.Fatalf("got %+v %v", pools, err)
 	}
-	l.sh("sh", "-c", "dd if=/dev/urandom of="+l.device(lv).Path+" bs=1M count=56 oflag=direct 2>&1")
+	l.sh("sh", "-c", "dd if=/dev/zero of="+l.device(lv).Path+" bs=1M count=56 oflag=direct 2>&1")
 	pools, _ = l.PoolStates("vg0", nil)
 	if got := pools[0].Trouble(80); !strings.Contains(got, "data") {
 		t.Errorf("got %q of %+v", got, pools[0])
 	}
 	l.sh("lvchange", "--errorwhenfull", "y", "vg0/pool")
-	l.sh("sh", "-c", "dd if=/dev/urandom of="+l.device(lv).Path+" bs=1M count=80 oflag=direct 2>&1 || true")
+	l.sh("sh", "-c", "dd if=/dev/zero of="+l.device(lv).Path+" bs=1M count=80 oflag=direct 2>&1 || true")
 	pools, _ = l.PoolStates("vg0", nil)
 	if got := pools[0].Full(); !strings.Contains(got, "full") || !pools[0].ErrorFull {
 		t.Errorf("got %q of %+v", got, pools[0])

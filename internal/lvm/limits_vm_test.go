@@ -73,6 +73,6 @@ func TestVMLimits(t *testing.T) {
 	if err := l.Create(t.Context(), l.lock, name("more"), 200*mib, ""); err != nil {
 		t.Fatal(err)
 	}
-	l.sh("sh", "-c", "dd if=/dev/urandom of="+l.device(l.present("vmore")).Path+" bs=1M count=50 oflag=direct 2>&1")
+	l.sh("sh", "-c", "dd if=/dev/zero of="+l.device(l.present("vmore")).Path+" bs=1M count=50 oflag=direct 2>&1")
 	is(t, l.Create(t.Context(), l.lock, name("most"), 8*mib, ""), ErrNoSpace, "thin pool vg0/pool", "at least", "reserve: 25%")
 }

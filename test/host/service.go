@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,11 @@ type service struct {
 // replaced are settings of a unit that are not for tests, which start flexd themselves.
 var replaced = regexp.MustCompile(`(?m)^(ExecStart|Restart|RestartSec|Type)=.*\n`)
 
+// modules are settings that load kernel modules, which stay loaded.
+var modules = regexp.MustCompile(`(?m)^(Wants|After)=modprobe@.*\n`)
+
+var modulesLoaded atomic.Bool
+
 // startService starts a command under the restrictions of Unit.
 func startService(log string, argv ...string) (service, error) {
 	s := service{filepath.Base(filepath.Dir(log)) + "-" + filepath.Base(log) + ".service", log, log + ".end"}
@@ -34,6 +40,9 @@ func startService(log string, argv ...string) (service, error) {
 		return s, err
 	}
 	os.Remove(s.end)
+	if modulesLoaded.Swap(true) {
+		text = modules.ReplaceAll(text, nil)
+	}
 	own := "\n[Unit]\nStartLimitIntervalSec=0\n[Service]\nType=exec\nExecStart=" + strings.Join(argv, " ") +
 		"\nStandardOutput=append:" + log + "\nStandardError=inherit" +
 		"\nExecStopPost=sh -c 'echo $EXIT_CODE $EXIT_STATUS >" + s.end + "'\n"
