@@ -146,7 +146,7 @@ func makeDirs(cfg *config.Config) error {
 	if err := os.MkdirAll(cfg.RunDir, 0o700); err != nil {
 		return err
 	}
-	if err := dsw.MakeStateDir(cfg.StateDir); err != nil {
+	if _, err := dsw.MakeStateDir(cfg.StateDir); err != nil { // the records report one that is not made
 		return err
 	}
 	if cfg.StatusGroup == "" {

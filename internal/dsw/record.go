@@ -57,6 +57,7 @@ type Records struct {
 	writing   map[volume.UUID]bool          // the records that are being written
 	written   *sync.Cond                    // with mu: signalled when a record has been written
 	unwritten map[volume.UUID]error         // records of known that could not be written, and are valid until flexd ends → why
+	unmade    error                         // why the directory could not be created at the start
 	unread    map[string]error              // file, or the directory → why it cannot be read
 	groups    map[volume.UUID][]volume.UUID // the identities of the records of one logical volume
 	retrying  bool                          // retry runs
@@ -65,25 +66,31 @@ type Records struct {
 // OpenRecords returns the records below dir, and creates dir if it is missing. Problems has the
 // records that cannot be read. boot names this boot, and up is the boot clock.
 func OpenRecords(dir, boot string, up func() time.Duration) (*Records, error) {
-	if err := MakeStateDir(dir); err != nil {
+	unmade, err := MakeStateDir(dir)
+	if err != nil {
 		return nil, fmt.Errorf("format records: %w", err)
 	}
-	r := &Records{dir: dir, boot: boot, up: up, known: map[volume.UUID]Record{}, names: map[string]namesIn{}, holders: map[string]volume.UUID{},
+	r := &Records{dir: dir, unmade: unmade, boot: boot, up: up, known: map[volume.UUID]Record{}, names: map[string]namesIn{}, holders: map[string]volume.UUID{},
 		writing: map[volume.UUID]bool{}, unwritten: map[volume.UUID]error{}, unread: map[string]error{}, groups: map[volume.UUID][]volume.UUID{}}
 	r.written = sync.NewCond(&r.mu)
 	_ = r.each(nil, func(_ string, rec Record) { r.relate(rec.UUID) })
 	return r, nil
 }
 
-// MakeStateDir creates a directory of stateDir if it is missing. A directory that its disk cannot
-// read counts as present: flexd starts without it, since unmounts need no records, and reads it
-// again later.
-func MakeStateDir(dir string) error {
-	err := os.MkdirAll(dir, 0o700)
+// MakeStateDir creates a directory of stateDir if it is missing. unmade is why its filesystem does not
+// allow that: flexd starts without the directory, since unmounts need no records, and refuses what
+// needs one.
+func MakeStateDir(dir string) (unmade, err error) {
+	err = os.MkdirAll(dir, 0o700)
 	if _, serr := os.Stat(dir); errors.Is(serr, unix.EIO) { // MkdirAll says that a file exists
-		return nil
+		err = serr
 	}
-	return err
+	for _, e := range []error{unix.EIO, unix.EROFS, unix.ENOSPC, unix.EDQUOT, unix.EBADMSG, unix.EUCLEAN, unix.EEXIST} { // EEXIST: a link to a lost disk
+		if errors.Is(err, e) {
+			return err, nil
+		}
+	}
+	return nil, err
 }
 
 // A damagedError is the error of a file that can be read, but is not a valid record or note.
@@ -129,6 +136,9 @@ func (r *Records) each(skip func(path string) bool, f func(path string, rec Reco
 	files, err := os.ReadDir(r.dir)
 	r.mu.Lock()
 	if delete(r.unread, r.dir); err != nil {
+		if r.unmade != nil && errors.Is(err, fs.ErrNotExist) {
+			err = r.unmade
+		}
 		r.unread[r.dir] = err
 	}
 	r.mu.Unlock()

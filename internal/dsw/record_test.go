@@ -1,13 +1,16 @@
 package dsw
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/flexd/flexd/internal/volume"
+	"golang.org/x/sys/unix"
 )
 
 // A record has a reserved name once, also while it cannot be written, and a name that it has lost is free.
@@ -55,5 +58,28 @@ func TestReserve(t *testing.T) {
 	}
 	if uuid, facts, err := again.Named(moved); uuid != "uuid-a" || facts.Name != b || err != nil {
 		t.Errorf("the next flexd has %q, %+v, %v", uuid, facts, err)
+	}
+}
+
+// A directory that its filesystem does not allow to be created keeps flexd neither from starting nor from
+// saying why it knows no record; a wrong path is an error.
+func TestDirectoryNotMade(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.Symlink(dir+"/gone", dir+"/link"), os.WriteFile(dir+"/file", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	up := func() time.Duration { return time.Hour }
+	r, err := OpenRecords(dir+"/link", "boot", up) // to a disk that is gone
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := r.Named(volume.Name{VG: "vg0", LV: "v"}); err == nil || !strings.Contains(err.Error(), dir+"/link: file exists") {
+		t.Errorf("got %v", err)
+	}
+	if p := r.Problems(); len(p) != 1 || !strings.Contains(p[0], dir+"/link cannot be read") {
+		t.Errorf("got %q", p)
+	}
+	if _, err := OpenRecords(dir+"/file/formats", "boot", up); !errors.Is(err, unix.ENOTDIR) {
+		t.Errorf("got %v", err)
 	}
 }

@@ -164,7 +164,9 @@ func TestThinDevice(t *testing.T) {
 		t.Errorf("got %+v %v", d, err)
 	}
 	s := p.Survey(t.Context(), "vg0", true)
-	if !slices.ContainsFunc(s.Devices, func(d join.Device) bool { return d.Name == "v0" && slices.Equal(d.Suspended, []join.Suspended{{Kernel: "vg0-pool-tpool"}}) }) {
+	if !slices.ContainsFunc(s.Devices, func(d join.Device) bool {
+		return d.Name == "v0" && slices.Equal(d.Suspended, []join.Suspended{{Kernel: "vg0-pool-tpool"}})
+	}) {
 		t.Errorf("survey: %+v", s.Devices)
 	}
 }

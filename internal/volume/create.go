@@ -28,7 +28,7 @@ func (p *planner) creations() {
 			copied, remove := p.copyOfMissing()
 			p.refuse(c, DataMissing, "create: it does not exist, but flexd has seen a filesystem on a volume of that name (uuid %s%s): an empty one in its place would hide that its data is missing. Is the disk of volume group %s there? If it was removed while it was in use, flexd check names the device that still has its data. If the data is not needed: %s", lv.UUID, copied, lv.Name.VG, remove)
 		case p.h.Record == RecordUnknown:
-			p.refuse(c, Unknown, "create: it does not exist, and flexd cannot know whether a volume of that name has had data: %s; make it readable again. A file that is damaged may be removed if the volume it is about (its name is the uuid) is not missing; if the directory was removed, restore it from a backup, or restart flexd, which makes an empty one", orUnknown(p.h.RecordReason))
+			p.refuse(c, Unknown, "create: it does not exist, and flexd cannot know whether a volume of that name has had data: %s; make it readable again. A file that is damaged may be removed if the volume it is about (its name is the uuid) is not missing; if the directory was removed, restore it from a backup. Without one, see that its filesystem is writable and has space, and restart flexd, which makes an empty one: volumes that are missing are then created empty, unless their group has `create: false`", orUnknown(p.h.RecordReason))
 		default:
 			if len(calls) == 0 {
 				size = c.Size

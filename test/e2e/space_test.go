@@ -204,7 +204,8 @@ func TestNoRoomAtTheStart(t *testing.T) {
 		{"run", []string{"driver.sock"}, shortages[1], false, nil},
 		{"run", []string{"lanes"}, shortages[1], true, []string{"vg0/a: unmount: ", "lock: ", "/run/lanes", "has no inode left: make room there"}},
 		{"state", []string{"formats"}, shortages[0], true, nil},
-		{"state", []string{"formats"}, shortages[1], false, nil},
+		{"state", []string{"formats"}, shortages[1], true, nil},
+		{"state", []string{"formats"}, shortages[2], true, nil},
 	} {
 		t.Run(fmt.Sprintf("%s %s %s", row.where, row.s.name, strings.Join(row.lose, " ")), func(t *testing.T) {
 			h := newHost(t, func(h *host) { h.disk(h.Dir+"/"+row.where, row.s.mount) })
