@@ -29,7 +29,7 @@ var leftOut = func() string {
 		return ""
 	}
 	return strings.Join([]string{
-		"^Test(UnmountAlone|MemberIsNoFilesystem|EmbeddedOptions|ZeroAll|ZeroParts|ToolLimits)$",
+		"^Test(UnmountAlone|MemberIsNoFilesystem|EmbeddedOptions|LabelsInFiles|ZeroAll|ZeroParts|ToolLimits)$",
 		"^TestSuperblocksInFiles$/./^(formatted|whole)$",
 		"^Test(SuperblocksInFiles|ZeroBehind)$/^(xfs|btrfs)$",
 		"^TestNeverFormat$/^(swap|LUKS|md|DOS|GPT|ext4_of|ext4_with|noise_at_a|noise_at_the_head|one_byte)",

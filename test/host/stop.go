@@ -87,6 +87,10 @@ func (n *Node) Freeze(over func() bool, words ...string) int {
 
 // runs says whether a process is that command of this node's flexd.
 func (n *Node) runs(pid string, words []string) bool {
+	// First, since the command line of another process in a page fault may not be readable for seconds.
+	if in, _ := os.Readlink("/proc/" + pid + "/fd/0"); !strings.HasPrefix(in, n.Run+"/") {
+		return false
+	}
 	cmdline, _ := os.ReadFile("/proc/" + pid + "/cmdline")
 	argv := strings.Split(string(cmdline), "\x00")
 	if len(argv) > 2 && argv[1] == "child" { // /proc/self/exe child OPERATION
@@ -97,6 +101,5 @@ func (n *Node) runs(pid string, words []string) bool {
 			return false
 		}
 	}
-	in, _ := os.Readlink("/proc/" + pid + "/fd/0")
-	return strings.HasPrefix(in, n.Run+"/")
+	return true
 }
