@@ -1,6 +1,7 @@
 package dsw
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -41,6 +42,20 @@ func (r *Records) startRetry() {
 	}
 }
 
+// makeAgain creates the directory if that failed at the start. One that was removed later is not created.
+func (r *Records) makeAgain() {
+	r.mu.Lock()
+	missing := r.unmade != nil
+	r.mu.Unlock()
+	if !missing {
+		return
+	}
+	unmade, err := MakeStateDir(r.dir)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unmade = cmp.Or(unmade, err)
+}
+
 // retry reads the records that could not be read, and writes those that could not be written.
 func (r *Records) retry() {
 	r.mu.Lock()
@@ -51,6 +66,7 @@ func (r *Records) retry() {
 	}
 	for _, path := range paths {
 		if path == r.dir {
+			r.makeAgain()
 			_ = r.each(nil, func(_ string, rec Record) {
 				r.mu.Lock()
 				r.relate(rec.UUID)

@@ -57,7 +57,7 @@ type Records struct {
 	writing   map[volume.UUID]bool          // the records that are being written
 	written   *sync.Cond                    // with mu: signalled when a record has been written
 	unwritten map[volume.UUID]error         // records of known that could not be written, and are valid until flexd ends → why
-	unmade    error                         // why the directory could not be created at the start
+	unmade    error                         // why the directory, which was missing at the start, cannot be created
 	unread    map[string]error              // file, or the directory → why it cannot be read
 	groups    map[volume.UUID][]volume.UUID // the identities of the records of one logical volume
 	retrying  bool                          // retry runs
@@ -166,6 +166,18 @@ func (r *Records) each(skip func(path string) bool, f func(path string, rec Reco
 	return unread
 }
 
+// notMade returns why the directory is missing since the start; then no record is known. It is tried again
+// in the background.
+func (r *Records) notMade() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.unmade == nil {
+		return nil
+	}
+	r.startRetry()
+	return fmt.Errorf("format records: %w", r.unmade)
+}
+
 // File returns the path of a volume's record.
 func (r *Records) File(uuid volume.UUID) string {
 	return filepath.Join(r.dir, plain(string(uuid), 128)+".json")
@@ -197,6 +209,9 @@ func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 			rec, err = r.related(uuid)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
+			if err := r.notMade(); err != nil {
+				return volume.RecordFacts{}, err
+			}
 			return volume.RecordFacts{State: volume.NoRecord}, nil
 		}
 		if err != nil {

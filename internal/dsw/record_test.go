@@ -76,8 +76,23 @@ func TestDirectoryNotMade(t *testing.T) {
 	if _, _, err := r.Named(volume.Name{VG: "vg0", LV: "v"}); err == nil || !strings.Contains(err.Error(), dir+"/link: file exists") {
 		t.Errorf("got %v", err)
 	}
+	if _, err := r.Get("v"); err == nil || !strings.Contains(err.Error(), dir+"/link: file exists") {
+		t.Errorf("got %v", err)
+	}
 	if p := r.Problems(); len(p) != 1 || !strings.Contains(p[0], dir+"/link cannot be read") {
 		t.Errorf("got %q", p)
+	}
+	if err := os.Mkdir(dir+"/gone", 0o700); err != nil { // the disk is back
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		facts, err := r.Get("v")
+		if err == nil && facts.State == volume.NoRecord && len(r.Problems()) == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("got %v %q", err, r.Problems())
+		}
 	}
 	if _, err := OpenRecords(dir+"/file/formats", "boot", up); !errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("got %v", err)

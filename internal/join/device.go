@@ -155,7 +155,7 @@ func (s *facts) stale() {
 	}
 	if v != nil && d.Misplaced != "" {
 		hint := Remedy(d.Misplaced, s.g.Name) + ". If that is not possible, copy the data off now: the next activation uses other space, and what was written since is lost"
-		if d.loaded() != "" && d.Misplaced != Enlarged { // the resume gives it the table of the metadata
+		if len(d.loaded()) > 0 && d.Misplaced != Enlarged { // the resume gives it the table of the metadata
 			hint = "only if older metadata was restored, before the resume: " + restore(s.g.Name)
 		}
 		wrong(hint, "the device %s %s", s.deviceName(), d.Misplaced)
@@ -191,12 +191,14 @@ func (s *facts) stale() {
 	}
 }
 
-// loaded returns the name of the lowest suspended device with a second table; "" = there is none.
-func (d *Device) loaded() string {
-	if i := slices.IndexFunc(d.Suspended, func(s Suspended) bool { return s.Loaded }); i >= 0 {
-		return d.Suspended[i].Kernel
+// loaded returns the names of the suspended devices with a second table.
+func (d *Device) loaded() (names []string) {
+	for _, s := range d.Suspended {
+		if s.Loaded {
+			names = append(names, s.Kernel)
+		}
 	}
-	return ""
+	return names
 }
 
 // suspended reports suspended devices with the advice how to resume them. A killed command may have loaded
@@ -222,9 +224,9 @@ func (s *facts) suspended(wrong func(hint, format string, a ...any)) {
 	}
 	loaded, resume, lvextend := d.loaded(), strings.Join(resumes, " && "), " If lvextend was interrupted: repeat it, and do not refresh."
 	switch drop := "drop the second one first: " + strings.Join(drops, " && "); {
-	case loaded == "", d.Misplaced != "", v != nil && v.Size > 0 && v.Size != d.Size:
+	case len(loaded) == 0, d.Misplaced != "", v != nil && v.Size > 0 && v.Size != d.Size:
 	case v == nil, !d.Placed:
-		resume, lvextend = fmt.Sprintf("%[1]s has two tables, and it is unknown which one belongs to the metadata. Compare them (dmsetup table %[1]s; dmsetup table --inactive %[1]s) with lvs -a -o+devices %[2]s first. dmsetup clear %[1]s drops the second, and dmsetup resume %[1]s makes it active in place of the first. All in this order: %[3]s", loaded, s.g.Name, resume), ""
+		resume, lvextend = fmt.Sprintf("of two tables it is unknown which one belongs to the metadata. Compare them (dmsetup table %[1]s; dmsetup table --inactive %[1]s) with lvs -a -o+devices %[2]s first. To keep the first: %[3]s. To make the second active in place of the first: %[4]s", strings.Join(loaded, " "), s.g.Name, strings.Join(drops, " && "), resume), ""
 	case d.Bypassed: // the devices of the snapshot may have no table: a resume could end the pod's filesystem
 		resume, lvextend = "only a new snapshot, which is lost, needs the second table: "+drop, ""
 	default:

@@ -123,6 +123,7 @@ func (s *facts) readOnly() {
 	effect := "the kernel may fail its writes"
 	switch {
 	case s.volume != nil && s.volume.ReadOnly && !s.lvm():
+		s.remounted()
 		what, remedy, effect = "its file", "chmod u+w "+volume.Quote(s.file(s.volume)), "no further pod can mount it read-write"
 	case s.volume != nil && s.volume.ReadOnly:
 		what = "the logical volume"

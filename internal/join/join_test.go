@@ -190,6 +190,9 @@ func TestDisagreements(t *testing.T) {
 		{"suspended with two tables, without the place in the metadata", []func(*Group){func(g *Group) {
 			g.Devices[0].Suspended = twoTables
 		}}, []string{"stale-mapping data: is suspended|it is unknown which one belongs to the metadata|lvs -a -o+devices vg0 first"}},
+		{"its pool suspended, without the place in the metadata", []func(*Group){func(g *Group) {
+			g.Devices[0].Suspended = []Suspended{{"vg0-pool_tmeta", true}, {"vg0-pool_tdata", true}, {"vg0-data", false}}
+		}}, []string{"stale-mapping data: are suspended|dmsetup table --inactive vg0-pool_tmeta vg0-pool_tdata)|To keep the first: dmsetup clear vg0-pool_tmeta && dmsetup resume vg0-pool_tmeta && dmsetup clear vg0-pool_tdata && dmsetup resume vg0-pool_tdata && dmsetup resume vg0-data. To make the second active in place of the first: dmsetup resume vg0-pool_tmeta && dmsetup resume vg0-pool_tdata && dmsetup resume vg0-data"}},
 		{"suspended while a snapshot was made", []func(*Group){func(g *Group) {
 			g.Devices[0].Suspended, g.Devices[0].Placed, g.Devices[0].Bypassed = twoTables, true, true
 		}}, []string{"stale-mapping data: is suspended|only a new snapshot, which is lost, needs the second table|dmsetup clear vg0-data && "}},

@@ -35,7 +35,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 		}
 	}
 	if d, ok := p.lastDevice(lv, file, at); ok {
-		return whole(lv, d), nil
+		return whole(lv, file, d), nil
 	}
 	s, err := p.look(ctx)
 	if err != nil {
@@ -69,7 +69,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 		d.Unusable, d.Reason = true, strings.Join(all.reasons, "; ")
 	}
 	d.Checked = s.checked
-	return whole(lv, d), nil
+	return whole(lv, file, d), nil
 }
 
 // loops are the loop devices of a volume.
@@ -302,13 +302,13 @@ func (p *Provider) deviceOf(name volume.Name, l Loop) volume.Device {
 
 // whole refuses a device that is larger than its file: on some kernels the part beyond its
 // end reads as zeros, and would count as blank. It refuses one without a sector, too.
-func whole(lv volume.LV, d volume.Device) volume.Device {
+func whole(lv volume.LV, file string, d volume.Device) volume.Device {
 	switch {
 	case lv.Presence != volume.Present || d.Activity != volume.Active || d.Unusable:
 	case lv.Size < d.Size:
 		d.Unusable = true
 		d.Reason = fmt.Sprintf("its file has %s, but %s was attached with %s: the file was truncated, or replaced in place: %[4]s; if it is to be that small and its group has `deactivate: never`: losetup -d %[2]s",
-			volume.Bytes(lv.Size), d.Path, volume.Bytes(d.Size), volume.CutFile(d.Size, lv.Size, lv.File.Path, d.Path))
+			volume.Bytes(lv.Size), d.Path, volume.Bytes(d.Size), volume.CutFile(d.Size, lv.Size, file, d.Path))
 	case d.Size == 0 && lv.Size < 512:
 		d.Unusable, d.Reason = true, empty(lv)
 	case d.Size == 0:

@@ -116,9 +116,10 @@ func (p *Provider) deviceOf(below *tree, m devmapper.Mapped) volume.Device {
 	d.Reason = f.unusable()
 	d.Unusable = d.Reason != ""
 	if len(f.suspended) > 0 {
-		d.Suspended, d.Loaded = true, slices.ContainsFunc(f.suspended, func(s join.Suspended) bool { return s.Loaded })
-		if lowest := f.suspended[0].Kernel; lowest != m.Name {
-			d.SuspendedBelow = filepath.Join(p.Dev, "mapper", lowest)
+		named := f.suspended[max(0, slices.IndexFunc(f.suspended, func(s join.Suspended) bool { return s.Loaded }))]
+		d.Suspended, d.Loaded = true, named.Loaded
+		if named.Kernel != m.Name {
+			d.SuspendedBelow = filepath.Join(p.Dev, "mapper", named.Kernel)
 		}
 	}
 	d.Reshaped = below.sync(m).reshaped

@@ -142,10 +142,10 @@ type faults struct {
 // faults returns the problems of a volume. Without health it omits problems that do not prevent its
 // use, and the state of a cache, whose reading may wait for the cache's disk.
 func (t *tree) faults(m devmapper.Mapped, health bool) faults {
-	f, silent := faults{}, ""
+	f, suspended := faults{}, []*node{}
 	unread := t.walk(m, func(n *node, redundant bool) {
 		if n.Live && n.Suspended {
-			f.suspended = append(f.suspended, join.Suspended{Kernel: n.Name, Loaded: n.Loaded})
+			suspended = append(suspended, n)
 		}
 		if !redundant && !n.sparse() {
 			f.missing = cmp.Or(f.missing, incomplete(n.Mapped, (&node{Mapped: m}).volume()), t.gone(n, (&node{Mapped: m}).volume()))
@@ -156,8 +156,7 @@ func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 				continue
 			}
 			state, err := t.status(n)
-			if _, ok := errors.AsType[silentError](err); ok {
-				silent = cmp.Or(silent, fmt.Sprintf("the state of %s cannot be read: %v", n.Name, err))
+			if _, silent := errors.AsType[silentError](err); silent && t.suspendedBelow(n) {
 				return
 			}
 			if err != nil || len(state) != len(n.Targets) || state[i].Type != target.Type {
@@ -168,14 +167,43 @@ func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 		}
 	})
 	f.unread = cmp.Or(f.unread, unread)
-	slices.Reverse(f.suspended)
-	if len(f.suspended) == 0 { // otherwise a metadata device waits for the suspended one
-		f.unread = cmp.Or(f.unread, silent)
+	slices.SortStableFunc(suspended, func(a, b *node) int { return cmp.Compare(t.height(a), t.height(b)) })
+	for _, n := range suspended {
+		f.suspended = append(f.suspended, join.Suspended{Kernel: n.Name, Loaded: n.Loaded})
 	}
 	if lost := t.sync(m).lost; lost != "" {
 		f.missing, f.degraded = cmp.Or(f.missing, lost), "" // a repair would discard the data of the missing disk
 	}
 	return f
+}
+
+// parts returns LVM's devices directly below a device.
+func (t *tree) parts(n *node) (parts []*node) {
+	for _, number := range n.below {
+		if b := t.at(number); b.err == nil && b.Number != n.Number && strings.HasPrefix(b.UUID, "LVM-") {
+			parts = append(parts, b)
+		}
+	}
+	return parts
+}
+
+// suspendedBelow reports whether the metadata device of a pool or a cache, or a device below that, is
+// suspended: then its disk is not the reason for its silence.
+func (t *tree) suspendedBelow(n *node) bool {
+	var any func(n *node) bool
+	any = func(n *node) bool { return n.Live && n.Suspended || slices.ContainsFunc(t.parts(n), any) }
+	return slices.ContainsFunc(n.Targets, func(target devmapper.Target) bool {
+		number, _, _ := strings.Cut(target.Params, " ")
+		return slices.Contains(n.below, number) && any(t.at(number))
+	})
+}
+
+// height is greater than that of each device below.
+func (t *tree) height(n *node) (height int) {
+	for _, b := range t.parts(n) {
+		height = max(height, 1+t.height(b))
+	}
+	return height
 }
 
 // needed has the target types whose state decides whether a volume may be used.

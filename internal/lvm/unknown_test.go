@@ -452,6 +452,15 @@ func TestMetadataHangs(t *testing.T) {
 	if _, _, states := dm.take(); states != 0 || err != nil || !d.Unusable || !strings.Contains(d.Reason, "vg0-pool-tpool cannot be read: its metadata device (253:1) has completed no request") {
 		t.Errorf("asked %d times: %+v %v", states, d, err)
 	}
+	// A device above it that is suspended is not the cause.
+	thin := f.devices[uuid]
+	above := thin
+	above.Suspended = true
+	f.devices[uuid] = above
+	if d, err := p.Device(t.Context(), lv); err != nil || !d.Unusable || !d.Suspended {
+		t.Errorf("the thin device is suspended: %+v %v", d, err)
+	}
+	f.devices[uuid] = thin
 	// If it is suspended, its disk is not the cause.
 	tmeta := f.devices["LVM-tmeta"]
 	suspended := tmeta

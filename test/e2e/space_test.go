@@ -237,6 +237,9 @@ func TestNoRoomAtTheStart(t *testing.T) {
 				h.start()
 			}
 			h.ok(h.unmount(v, p))
+			w := h.vol("b", "ext4")
+			h.eventually("a new volume", func() string { return h.up(noAttach, w, p).Message })
+			h.ok(h.unmount(w, p))
 		})
 	}
 }

@@ -40,7 +40,7 @@ func startService(log string, argv ...string) (service, error) {
 		return s, err
 	}
 	os.Remove(s.end)
-	if modulesLoaded.Swap(true) {
+	if modulesLoaded.Load() {
 		text = modules.ReplaceAll(text, nil)
 	}
 	own := "\n[Unit]\nStartLimitIntervalSec=0\n[Service]\nType=exec\nExecStart=" + strings.Join(argv, " ") +
@@ -53,6 +53,9 @@ func startService(log string, argv ...string) (service, error) {
 		return s, err
 	}
 	_, err = systemctl("start", s.name)
+	if err == nil {
+		modulesLoaded.Store(true)
+	}
 	return s, err
 }
 
