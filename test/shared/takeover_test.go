@@ -39,7 +39,9 @@ func killed(t *testing.T, a, b *nodes.Node) {
 	a.Sh("for n in $(seq 1000); do ! pgrep -f '^lvm lvcreate' >/dev/null || { kill -9 $(pidof -s flexd); exit 0; }; sleep 0.02; done; exit 1")
 	cancel()
 	<-ended
-	a.Sh("while pgrep -f '^lvm lvcreate' >/dev/null; do sleep 0.1; done; pkill -x flexdriver; dmsetup info svg-creation")
+	a.Sh(`for n in $(seq 300); do lvcreate=$(pgrep -o -f '^lvm lvcreate') || break; sleep 0.1; done
+		[ -z "$lvcreate" ] || { ps -eo pid,ppid,stat,etimes,args --ppid 2 -N; cat /proc/$lvcreate/stack; lvmlockctl -i; exit 1; }
+		pkill -x flexdriver; dmsetup info svg-creation`)
 	a.Serve()
 	b.SetUp(web, v)
 	mounted(t, b, web, v)
