@@ -174,6 +174,7 @@ func (r *Records) notMade() error {
 	if r.unmade == nil {
 		return nil
 	}
+	r.unread[r.dir] = r.unmade // retry reads it again, also after Named could
 	r.startRetry()
 	return fmt.Errorf("format records: %w", r.unmade)
 }

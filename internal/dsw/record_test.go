@@ -86,6 +86,7 @@ func TestDirectoryNotMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		_, _, _ = r.Named(volume.Name{VG: "vg0", LV: "v"}) // reads the directory, too
 		facts, err := r.Get("v")
 		if err == nil && facts.State == volume.NoRecord && len(r.Problems()) == 0 {
 			break

@@ -209,6 +209,8 @@ func (l MountSpec) explain(err error, said string) error {
 	}
 	remedy := ""
 	switch {
+	case !l.First && !l.Device.ReadOnly && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EROFS)): // before Linux 6.6
+		remedy = "; the volume is read-only, and its filesystem is mounted read-write: delete the pods that use it, or make the volume writable, as flexd check says"
 	case l.FSType == "btrfs":
 		remedy = explainBtrfs(err)
 	case l.FSType == "xfs" && (errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG)):

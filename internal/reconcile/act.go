@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/flexd/flexd/internal/asw"
@@ -307,10 +306,6 @@ func (l *lane) mount(ctx context.Context, s volume.Step, c *call, h *volume.Have
 	if err != nil {
 		if !committed || !errors.As(err, new(*run.StuckError)) { // the mount of a stuck child may still appear
 			l.n.requests.Observed(l.uuid, s.Dir, false)
-		}
-		refused := errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EBUSY)
-		if h.Device.ReadOnly && !spec.First && !spec.Device.ReadOnly && refused { // by kernels before 6.6
-			err = fmt.Errorf("%w; the volume is read-only, and its filesystem is mounted read-write: delete the pods that use it, or make the volume writable, as flexd check says", err)
 		}
 		return err
 	}
