@@ -168,13 +168,13 @@ func fullReport(p *process, args []string) (any, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := &said{}
+	if failed == nil {
+		defer unlock()
+	} else {
+		s.warn("Reading VG %s without a lock.", VG)
+	}
 	if gone := h.unreachable(); gone != nil {
 		return gone, nil
-	}
-	if failed != nil {
-		s.warn("Reading VG %s without a lock.", VG)
-	} else {
-		defer unlock()
 	}
 	if h.locking.reported.IsZero() {
 		h.locking.reported = time.Now()

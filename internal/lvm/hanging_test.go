@@ -190,10 +190,11 @@ func TestPendingMultipath(t *testing.T) {
 		if want {
 			disks = []disk{{"/dev/nvme0n1", "259:0", "259:0"}, {"/dev/nvme0n1p1", "259:1", "259:0"}}
 		}
-		if got := pendingDisks(sys, "/dev", nil); !slices.Equal(got, disks) {
+		p := New(Options{Sys: sys})
+		if got := p.pending("/dev", nil); !slices.Equal(got, disks) {
 			t.Errorf("%s: pending: %v", what, got)
 		}
-		if waiting, done := requests(sys, "259:0"); waiting != want || done != wantDone {
+		if waiting, done := p.requests("259:0"); waiting != want || done != wantDone {
 			t.Errorf("%s: got %v, %d", what, waiting, done)
 		}
 	}

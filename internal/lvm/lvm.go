@@ -48,6 +48,7 @@ type Options struct {
 	CallDeadline time.Duration
 
 	Dev string // "/dev"; another directory in tests
+	Sys string // where the requests of disks are counted: "/sys"; another directory in tests
 
 	Host string // this machine's name, in the tags of volumes
 
@@ -106,12 +107,12 @@ func New(o Options) *Provider {
 	if o.Leads == nil {
 		o.Leads = leadsTo
 	}
-	o.Dev, o.Host = cmp.Or(o.Dev, "/dev"), tagWord(o.Host)
+	o.Dev, o.Sys, o.Host = cmp.Or(o.Dev, "/dev"), cmp.Or(o.Sys, "/sys"), tagWord(o.Host)
 	p := &Provider{
 		Options: o, groups: map[string]*group{},
 		lvmDir: "/etc/lvm", udevDir: "/run/udev/data", commandTimeout: o.within(changeDeadline), diskGone: diskGone, diskID: diskID, devicesOn: devicesOn,
-		requests: func(number string) (bool, int64) { return requests("/sys", number) },
-		pending:  func(dev string, list []devmapper.Mapped) []disk { return pendingDisks("/sys", dev, list) },
+		requests: func(number string) (bool, int64) { return requests(o.Sys, number) },
+		pending:  func(dev string, list []devmapper.Mapped) []disk { return pendingDisks(o.Sys, dev, list) },
 		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{}, mayHold: map[volume.UUID]bool{}, taken: map[volume.UUID]volume.Taken{}, stalled: map[string]int64{},
 	}
 	p.config = configuration{filter: o.Filter, reading: make(chan struct{}, 1)}
