@@ -110,7 +110,7 @@ type detachArg struct {
 func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d volume.Device) error {
 	if d.Activity == volume.Active {
 		id, known := p.remembered(d.Seq)
-		if known = known && id.UUID == lv.UUID; known && lv.Presence == volume.Present {
+		if known = known && id.UUID == lv.UUID; known {
 			if why := p.keepReason(lv, d, id); why != "" {
 				return volume.Errorf(volume.Conflict, "deactivate: it stays active: %s", why)
 			}
@@ -125,6 +125,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 		delete(p.sole, lv.UUID)
 		p.mu.Unlock()
 		_ = os.Remove(p.saved(d.Seq))
+		p.noteRival(d.Seq, false)
 	}
 	if lv.Name.LV == "" {
 		return nil
@@ -141,19 +142,34 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	return err
 }
 
-// keepReason returns why a device must stay attached: another file has the volume's name, and only the
-// device shows that. The child checks whether the volume's own file was deleted. A filesystem that has shut
-// down is no reason: it could not be repaired while the device is attached.
+// keepReason returns why a device must stay attached: another file has the volume's name, or had it when flexd last
+// found the volume, and only the device shows that. The child checks whether the volume's own file was deleted. A
+// filesystem that has shut down is no reason: it could not be repaired while the device is attached.
 func (p *Provider) keepReason(lv volume.LV, d volume.Device, id identity) string {
 	l, err := p.kernel.Loop(filepath.Base(d.Path))
 	if err != nil || l.Seq != d.Seq || l.Deleted {
 		return ""
 	}
-	if f, err := p.kernel.File(lv.File.Path); err == nil && f.Exists && f.Inode != id.Inode {
-		r := rivalOf(lv, lv.File.Path, f.Inode, l, id)
-		return r.Text + ": " + r.Hint
+	rival := p.hadRival(l.Seq)
+	file, err := p.file(lv.Name)
+	switch {
+	case err != nil && rival: // the group is not configured any more
+		return fmt.Sprintf("/dev/%[1]s is attached to %[2]s, and another file with the uuid of the volume had its name %[3]s: data written since the copy was made is only in %[2]s. If it is not needed: losetup -d /dev/%[1]s. Otherwise add volume group %[4]s to the configuration again: flexd then says how to keep it", l.Name, l.BackingFile, lv.Name, lv.Name.VG)
+	case err != nil:
+		return ""
 	}
-	return ""
+	f, err := p.kernel.File(file)
+	found := err == nil && f.Exists
+	same := found && volume.UUID(f.UUID) == lv.UUID
+	if found && f.Inode == id.Inode || !rival && !same && (!found || lv.Presence != volume.Present) {
+		return ""
+	}
+	lv.Presence = volume.Present
+	r := rivalOf(lv, file, f.Inode, l, id)
+	if !same {
+		r.Text = "when flexd last found the volume, " + r.Text
+	}
+	return r.Text + ": " + r.Hint
 }
 
 type extendArg struct {

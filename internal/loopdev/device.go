@@ -57,6 +57,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	case all.own != nil:
 		d = p.deviceOf(lv.Name, *all.own)
 		p.saveAgain(all.own.Seq)
+		p.noteRival(all.own.Seq, false)
 		if len(all.reasons) == 0 {
 			p.mu.Lock()
 			p.sole[lv.UUID] = sole{all.own.Name, s.end, s.checked}
@@ -64,6 +65,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 		}
 	case all.left != nil: // Deactivate keeps it
 		d = p.deviceOf(lv.Name, *all.left)
+		p.noteRival(all.left.Seq, !all.left.Deleted)
 	}
 	if len(all.reasons) > 0 {
 		d.Unusable, d.Reason = true, strings.Join(all.reasons, "; ")

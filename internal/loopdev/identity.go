@@ -103,6 +103,27 @@ func (p *Provider) saveAgain(seq uint64) {
 	}
 }
 
+// noteRival notes whether another file has the name of a device's volume. That sign of newer data in the device may
+// disappear before an operator has decided.
+func (p *Provider) noteRival(seq uint64, rival bool) {
+	note := p.saved(seq) + "-rival"
+	if boot, err := procfs.BootID(); rival && err == nil {
+		_ = os.Symlink(boot, note)
+	} else {
+		_ = os.Remove(note)
+	}
+}
+
+// hadRival reports whether another file had that name when flexd last found the volume.
+func (p *Provider) hadRival(seq uint64) bool {
+	of, err := os.Readlink(p.saved(seq) + "-rival")
+	if err != nil {
+		return false
+	}
+	boot, err := procfs.BootID()
+	return err == nil && of == boot
+}
+
 // restore returns a saved identity of this boot.
 func (p *Provider) restore(seq uint64) (id identity, ok bool) {
 	to, err := os.Readlink(p.saved(seq))

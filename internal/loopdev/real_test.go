@@ -540,6 +540,62 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
+// Ensure that the device of a file that was moved away, while a copy has its name, is kept until an operator has
+// decided, also if the copy is not found any more, or is no volume.
+func TestKeptWithoutCopy(t *testing.T) {
+	for name, change := range map[string]func(n *node, file string){
+		"hard link":    func(n *node, file string) { n.sh("ln", file, file+".too") },
+		"no uuid":      func(_ *node, file string) { _ = unix.Removexattr(file, uuidAttr) },
+		"moved":        func(n *node, file string) { n.sh("mv", file, n.dir+"/../elsewhere") },
+		"no directory": func(n *node, file string) { n.sh("mv", n.dir, n.dir+".off") },
+		"no group":     func(n *node, file string) { delete(n.dirs, "vg0") },
+	} {
+		for _, noticed := range []bool{true, false} {
+			if !noticed && name != "hard link" {
+				continue // such a file is no rival
+			}
+			n := newNode(t)
+			lv := n.create("a", 16*mib)
+			d := n.activate(lv)
+			file, away := n.dir+"/a", filepath.Dir(n.dir)+"/away"
+			n.sh("mv", file, away)
+			n.sh("cp", "-a", away, file)
+			if noticed {
+				if got := n.device(n.lookUp("a")); !got.Unusable {
+					t.Fatalf("%s: got %+v", name, got)
+				}
+			}
+			change(n, file)
+			for range 2 {
+				now, err := n.LookUp(t.Context(), lv.Name)
+				if now.UUID = lv.UUID; err != nil {
+					now = volume.LV{Name: lv.Name, UUID: lv.UUID}
+				}
+				d = n.device(now)
+				err = n.Deactivate(t.Context(), n.lock, now, d)
+				if err == nil || !strings.Contains(err.Error(), "it stays active") || !strings.Contains(err.Error(), away) || !strings.Contains(err.Error(), "losetup -d "+d.Path) {
+					t.Errorf("%s, noticed %v: %v", name, noticed, err)
+				}
+				if _, there := n.dirs["vg0"]; there {
+					n.restart()
+					n.look(t.Context())
+				}
+			}
+			// The operator decides for the newer file.
+			n.restart()
+			_ = os.Rename(n.dir+".off", n.dir)
+			n.sh("mv", away, file)
+			lv = n.lookUp("a")
+			if d = n.device(lv); d.Unusable {
+				t.Errorf("%s: got %+v", name, d)
+			}
+			n.sh("mv", file, away) // without a copy it is detached as always
+			lv.Presence, lv.File = volume.Absent, volume.File{}
+			n.deactivate(lv, d)
+		}
+	}
+}
+
 // Ensure that a file at the path of a deleted one is refused, even if the device's link is missing or has
 // another name.
 func TestReplacedWithoutLink(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 
 	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/mount"
@@ -123,7 +124,8 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		if known && own != "" {
 			path = filepath.Join(dir, own)
 		}
-		if l.Deleted && filepath.Dir(path) != dir { // perhaps moved away before
+		// Perhaps it was moved away before, or a copy was moved away that had its name.
+		if filepath.Dir(path) != dir && (l.Deleted || p.hadRival(l.Seq) && !found.has(id.UUID)) {
 			for _, link := range p.linksTo("/dev/" + l.Name) {
 				if filepath.Dir(link) == filepath.Join(p.linkDir, vg) {
 					path = filepath.Join(dir, filepath.Base(link))
@@ -159,6 +161,11 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		})
 	}
 	return all, nil
+}
+
+// has reports whether a file with that uuid was found.
+func (c contents) has(uuid volume.UUID) bool {
+	return slices.ContainsFunc(c.volumes, func(v join.Volume) bool { return v.UUID == uuid })
 }
 
 // addFull marks the devices of files that need space of a filesystem that is full.

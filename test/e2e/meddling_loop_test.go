@@ -156,6 +156,17 @@ func TestSecondDevice(t *testing.T) {
 		return ""
 	})
 	h.refused(h.up(byKubelet, v, q), "vg0/a", "the first is the volume", "mv "+b+" "+a)
+	h.sh("mv", a, b+".copy") // and it is kept without the copy
+	h.restart()
+	h.eventually("it is kept", func() string {
+		if s := h.storyOf("-/" + id); s.State != "failed" || s.Error == nil || !strings.Contains(s.Error.Message, "when flexd last found the volume, "+a+" and "+b+" have the same uuid") {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+	h.disagrees("dm-only", id, "only /dev/loop")
+	h.sh("mv", b+".copy", a)
+	h.refused(h.up(byKubelet, v, q), "vg0/a", a+" and "+b+" have the same uuid "+id)
 	h.sh("mv", b, a)
 	h.ok(h.up(byKubelet, v, q))
 	h.reads(v, q, "f", "newer")
