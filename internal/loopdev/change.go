@@ -167,7 +167,7 @@ func (p *Provider) keepReason(lv volume.LV, d volume.Device, id identity) string
 	lv.Presence = volume.Present
 	r := rivalOf(lv, file, f.Inode, l, id)
 	if !same {
-		r.Text = "when flexd last found the volume, " + r.Text
+		r.Text += " (as flexd last found them)"
 	}
 	return r.Text + ": " + r.Hint
 }

@@ -159,7 +159,7 @@ func TestSecondDevice(t *testing.T) {
 	h.sh("mv", a, b+".copy") // and it is kept without the copy
 	h.restart()
 	h.eventually("it is kept", func() string {
-		if s := h.storyOf("-/" + id); s.State != "failed" || s.Error == nil || !strings.Contains(s.Error.Message, "when flexd last found the volume, "+a+" and "+b+" have the same uuid") {
+		if s := h.storyOf("-/" + id); s.State != "failed" || s.Error == nil || !strings.Contains(s.Error.Message, a+" and "+b+" have the same uuid "+id) || !strings.Contains(s.Error.Message, "as flexd last found them") {
 			return fmt.Sprintf("%+v", s)
 		}
 		return ""
