@@ -190,12 +190,15 @@ func (t *tree) parts(n *node) (parts []*node) {
 // suspendedBelow reports whether the metadata device of a pool or a cache, or a device below that, is
 // suspended: then its disk is not the reason for its silence.
 func (t *tree) suspendedBelow(n *node) bool {
-	var any func(n *node) bool
-	any = func(n *node) bool { return n.Live && n.Suspended || slices.ContainsFunc(t.parts(n), any) }
 	return slices.ContainsFunc(n.Targets, func(target devmapper.Target) bool {
 		number, _, _ := strings.Cut(target.Params, " ")
-		return slices.Contains(n.below, number) && any(t.at(number))
+		return slices.Contains(n.below, number) && t.suspended(t.at(number))
 	})
+}
+
+// suspended reports whether a device, or one of LVM's devices below it, is suspended.
+func (t *tree) suspended(n *node) bool {
+	return n.Live && n.Suspended || slices.ContainsFunc(t.parts(n), t.suspended)
 }
 
 // height is greater than that of each device below.
