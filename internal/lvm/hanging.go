@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"errors"
 	"io/fs"
 	"maps"
 	"os"
@@ -145,8 +146,8 @@ func (p *Provider) suspendedDisks() (paths []string) {
 	return paths
 }
 
-// hangingPools returns all devices of volume groups with a thin pool whose metadata does not
-// respond. LVM reads the state of every device that the filter accepts, and would wait for the
+// hangingPools returns all devices of volume groups with a thin pool whose state the kernel does not
+// tell. LVM reads the state of every device that the filter accepts, and would wait for the
 // state of the pool and its volumes.
 func (p *Provider) hangingPools(list []devmapper.Mapped) (paths []string) {
 	const prefix = len("LVM-") + uuidLength
@@ -158,7 +159,11 @@ func (p *Provider) hangingPools(list []devmapper.Mapped) (paths []string) {
 	}
 	hangs := func(m devmapper.Mapped) bool {
 		m, err := p.DM.Device(devmapper.Key{UUID: m.UUID})
-		return err == nil && p.answers(m) != nil
+		if err == nil {
+			_, err = p.status(m)
+		}
+		_, silent := errors.AsType[silentError](err)
+		return silent
 	}
 	for _, pool := range filterParallel(pools, hangs) {
 		for _, m := range list {

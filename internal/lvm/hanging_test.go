@@ -135,10 +135,10 @@ func TestFilterOfStalledDisks(t *testing.T) {
 		return strings.Join(scope.excluded, " ")
 	}
 	const all = "/dev/sda /dev/sda1 /dev/sdb"
-	if got := filter(metadataLimit, 2*metadataLimit); got != all {
+	if got := filter(silentLimit, 2*silentLimit); got != all {
 		t.Errorf("got %q", got)
 	}
-	if got := filter(0, metadataLimit/2); got != all {
+	if got := filter(0, silentLimit/2); got != all {
 		t.Errorf("again: %q", got)
 	}
 	back.Add(1)
@@ -147,7 +147,7 @@ func TestFilterOfStalledDisks(t *testing.T) {
 		f.devices[m.UUID] = m
 	}
 	p.pending = func(string, []devmapper.Mapped) []disk { return nil }
-	if got := filter(metadataLimit, 2*metadataLimit); strings.Count(got, "-tpool") != 3 || strings.Contains(got, "sda") {
+	if got := filter(silentLimit, 2*silentLimit); strings.Count(got, "-tpool") != 3 || strings.Contains(got, "sda") {
 		t.Errorf("with pools: %q", got)
 	}
 }

@@ -95,6 +95,7 @@ type Provider struct {
 	locked   map[volume.UUID]lock            // guarded by mu: the locks of active volumes in shared groups
 	mayHold  map[volume.UUID]bool            // guarded by mu: volumes whose lock an interrupted command may have taken
 	taken    map[volume.UUID]volume.Taken    // guarded by mu: active volumes whose lock another node has taken
+	queries  map[string]*query               // guarded by mu: by device number, those that have not ended
 	stalled  map[string]int64                // guarded by mu: by disk number, the completed requests when the disk was found stalled
 }
 
@@ -113,7 +114,7 @@ func New(o Options) *Provider {
 		lvmDir: "/etc/lvm", udevDir: "/run/udev/data", commandTimeout: o.within(changeDeadline), diskGone: diskGone, diskID: diskID, devicesOn: devicesOn,
 		requests: func(number string) (bool, int64) { return requests(o.Sys, number) },
 		pending:  func(dev string, list []devmapper.Mapped) []disk { return pendingDisks(o.Sys, dev, list) },
-		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{}, mayHold: map[volume.UUID]bool{}, taken: map[volume.UUID]volume.Taken{}, stalled: map[string]int64{},
+		inflight: map[volume.UUID]<-chan struct{}{}, locked: map[volume.UUID]lock{}, mayHold: map[volume.UUID]bool{}, taken: map[volume.UUID]volume.Taken{}, queries: map[string]*query{}, stalled: map[string]int64{},
 	}
 	p.config = configuration{filter: o.Filter, reading: make(chan struct{}, 1)}
 	for name := range o.Groups {

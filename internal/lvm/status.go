@@ -13,56 +13,106 @@ import (
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
-// metadataLimit is how long the metadata device of a thin pool or a cache may complete no request
-// before its state counts as unknown.
-const metadataLimit = time.Second
+// silentLimit is how long a device that holds up the state of a target may complete no request before that state
+// counts as unknown; stateLimit is how long the kernel may take for a state.
+const (
+	silentLimit = time.Second
+	stateLimit  = 5 * time.Second
+)
 
-// A silentError says that the metadata device of a target does not respond.
+// A silentError says that a device that holds up the state of a target does not respond.
 type silentError string
 
 func (e silentError) Error() string { return string(e) }
 
+// A query reads the state of the targets of a device.
+type query struct {
+	since time.Time
+	done  chan struct{}
+	got   devmapper.Mapped
+	err   error
+}
+
 // status returns a device with the state of its targets. It does not query a thin pool or a cache
-// whose metadata device does not respond: for the state the kernel takes a lock that it also holds
-// while it writes the metadata, and no signal ends that wait.
+// whose devices do not respond: for the state the kernel takes a lock that it also holds while it writes the
+// metadata, and no signal ends that wait. At most one query of a device waits so.
 func (p *Provider) status(m devmapper.Mapped) (devmapper.Mapped, error) {
 	if err := p.answers(m); err != nil {
 		return devmapper.Mapped{}, err
 	}
-	return p.DM.Status(devmapper.Key{UUID: m.UUID, Number: m.Number})
+	for {
+		p.mu.Lock()
+		q := p.queries[m.Number]
+		own := q == nil
+		if own {
+			q = &query{since: time.Now(), done: make(chan struct{})}
+			p.queries[m.Number] = q
+			go p.read(q, m)
+		}
+		p.mu.Unlock()
+		select {
+		case <-q.done:
+			if own { // the result of another one may be outdated
+				return q.got, q.err
+			}
+		case <-time.After(time.Until(q.since.Add(stateLimit))):
+			return devmapper.Mapped{}, silentError(fmt.Sprintf("the kernel has not told it since %s: look at its disks and at dmesg", q.since.Format(time.TimeOnly)))
+		}
+	}
 }
 
-// answers fails if the metadata device of a thin pool or a cache does not complete its requests, or
-// is suspended.
+func (p *Provider) read(q *query, m devmapper.Mapped) {
+	q.got, q.err = p.DM.Status(devmapper.Key{UUID: m.UUID, Number: m.Number})
+	p.mu.Lock()
+	delete(p.queries, m.Number)
+	p.mu.Unlock()
+	close(q.done)
+}
+
+// answers fails if a device that holds up the state of a thin pool or a cache does not complete its
+// requests, or is suspended.
 func (p *Provider) answers(m devmapper.Mapped) error {
 	for _, t := range m.Targets {
-		if t.Type != "thin-pool" && t.Type != "cache" {
-			continue
-		}
-		number, _, _ := strings.Cut(t.Params, " ")
-		if p.silent(number) {
-			if meta, err := p.DM.Device(devmapper.Key{Number: number}); err == nil && meta.Suspended {
-				return silentError("its metadata device " + meta.Name + " is suspended: a command of LVM changes it, or one was killed (ps ax | grep lv)")
+		for i, number := range holdUp(t) {
+			if !p.silent(number) {
+				continue
 			}
-			return silentError(fmt.Sprintf("its metadata device (%s) has completed no request for %s: look at its disk and at dmesg", number, metadataLimit))
+			what := []string{"metadata", "data"}[i]
+			if d, err := p.DM.Device(devmapper.Key{Number: number}); err == nil && d.Suspended {
+				return silentError(fmt.Sprintf("its %s device %s is suspended: a command of LVM changes it, or one was killed (ps ax | grep lv)", what, d.Name))
+			}
+			return silentError(fmt.Sprintf("its %s device (%s) has completed no request for %s: look at its disk and at dmesg", what, number, silentLimit))
 		}
 	}
 	return nil
 }
 
-// silent reports whether a device has requests and completes none of them for metadataLimit, or is
+// holdUp returns the metadata device of a thin pool or a cache, and the data device of a pool, which flushes its data
+// before it commits its metadata.
+func holdUp(t devmapper.Target) []string {
+	words := strings.Fields(t.Params)
+	switch {
+	case t.Type == "thin-pool" && len(words) > 1:
+		return words[:2]
+	case t.Type == "cache" && len(words) > 0:
+		return words[:1]
+	}
+	return nil
+}
+
+// silent reports whether a device has requests and completes none of them for silentLimit, or is
 // suspended during that time.
 func (p *Provider) silent(number string) bool {
 	_, before := p.requests(number)
-	pause := metadataLimit / 1000
-	for end := time.Now().Add(metadataLimit); ; time.Sleep(pause) {
+	pause := silentLimit / 1000
+	for end := time.Now().Add(silentLimit); ; time.Sleep(pause) {
 		if waiting, done := p.requests(number); !waiting || done != before {
 			return false
 		}
 		if time.Now().After(end) {
 			return true
 		}
-		pause = min(2*pause, metadataLimit/20) // most disks soon complete a request
+		pause = min(2*pause, silentLimit/20) // most disks soon complete a request
 	}
 }
 

@@ -187,12 +187,11 @@ func (t *tree) parts(n *node) (parts []*node) {
 	return parts
 }
 
-// suspendedBelow reports whether the metadata device of a pool or a cache, or a device below that, is
+// suspendedBelow reports whether a device that holds up the state of a pool or a cache, or a device below that, is
 // suspended: then its disk is not the reason for its silence.
 func (t *tree) suspendedBelow(n *node) bool {
 	return slices.ContainsFunc(n.Targets, func(target devmapper.Target) bool {
-		number, _, _ := strings.Cut(target.Params, " ")
-		return slices.Contains(n.below, number) && t.suspended(t.at(number))
+		return slices.ContainsFunc(holdUp(target), func(number string) bool { return t.suspended(t.at(number)) })
 	})
 }
 

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/join"
@@ -444,14 +447,21 @@ func TestMetadataHangs(t *testing.T) {
 	}
 	f.status = map[string]string{"LVM-pool": "1 12/1024 10/1000 - rw discard_passdown queue_if_no_space - 10"}
 	var done, each int64
+	stands := "253:1"
 	p.requests = func(number string) (bool, int64) {
 		done += each
-		return number == "253:1", done
+		return number == stands, done
 	}
 	d, err := p.Device(t.Context(), lv)
 	if _, _, states := dm.take(); states != 0 || err != nil || !d.Unusable || !strings.Contains(d.Reason, "vg0-pool-tpool cannot be read: its metadata device (253:1) has completed no request") {
 		t.Errorf("asked %d times: %+v %v", states, d, err)
 	}
+	stands = "253:0" // the kernel flushes the data before it commits the metadata
+	d, err = p.Device(t.Context(), lv)
+	if _, _, states := dm.take(); states != 0 || err != nil || !d.Unusable || !strings.Contains(d.Reason, "vg0-pool-tpool cannot be read: its data device (253:0) has completed no request") {
+		t.Errorf("asked %d times: %+v %v", states, d, err)
+	}
+	stands = "253:1"
 	// A device above it that is suspended is not the cause.
 	thin := f.devices[uuid]
 	above := thin
@@ -491,4 +501,52 @@ func TestMetadataHangs(t *testing.T) {
 	if _, _, states := dm.take(); states != 1 || err != nil || d.Unusable {
 		t.Errorf("asked %d times: %+v %v", states, d, err)
 	}
+}
+
+// A hangingDM does not return a state until it is released.
+type hangingDM struct {
+	countedDM
+	release chan struct{}
+}
+
+func (h *hangingDM) Status(key devmapper.Key) (devmapper.Mapped, error) {
+	m, err := h.countedDM.Status(key)
+	<-h.release
+	return m, err
+}
+
+// If the kernel does not return the state of a pool although no request is seen, one thread waits for it, and nothing else.
+func TestStateHangs(t *testing.T) {
+	f, p := newFake(t, 1)
+	pool := devmapper.Mapped{Name: "vg0-pool-tpool", UUID: dmUUID(fakeUUID(5)) + "-tpool", Number: "253:2", Live: true, Targets: []devmapper.Target{{Type: "thin-pool", Params: "253:1 253:0 128 0 0"}}}
+	f.devices[pool.UUID] = pool
+	synctest.Test(t, func(t *testing.T) {
+		dm := &hangingDM{countedDM{DM: f}, make(chan struct{})}
+		p.DM = dm
+		began := time.Now()
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				if _, err := p.status(pool); err == nil || !strings.Contains(err.Error(), "the kernel has not told it since") {
+					t.Errorf("got %v", err)
+				}
+			})
+		}
+		all.Wait()
+		if took := time.Since(began); took > stateLimit {
+			t.Errorf("it took %s", took)
+		}
+		began = time.Now()
+		if names := p.hangingPools([]devmapper.Mapped{pool}); len(names) != 1 || time.Since(began) > 0 {
+			t.Errorf("LVM would read %q; found after %s", names, time.Since(began))
+		}
+		if _, _, states := dm.take(); states != 1 {
+			t.Errorf("asked %d times", states)
+		}
+		close(dm.release)
+		synctest.Wait()
+		if _, err := p.status(pool); err != nil {
+			t.Error(err)
+		}
+	})
 }

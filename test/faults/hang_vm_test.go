@@ -179,28 +179,37 @@ func (l *lab) knows(begun time.Time, lvs ...string) {
 	}
 }
 
-// The disk with the metadata of a thin pool hangs during a commit, and the kernel blocks every request to the
-// pool: flexd does not ask it, reports that, and can be stopped.
-func TestPoolMetadataHangs(t *testing.T) {
+// The disk with the metadata of a thin pool, or with its data, hangs during a commit, and the kernel blocks every
+// request to the pool: flexd does not ask it, reports that, and can be stopped.
+func TestPoolHangs(t *testing.T) {
+	for _, part := range []string{"metadata", "data"} {
+		t.Run(part, func(t *testing.T) { poolHangs(t, part) })
+	}
+}
+
+func poolHangs(t *testing.T, part string) {
+	on := map[string]string{"metadata": host.Disks()[1], "data": host.Disks()[1]}
+	on[part] = under
 	l := newLab(t, deadline,
 		create("near", "64M", host.Disks()[1]),
-		"lvcreate -qq -y -an -Zn -Wn -L 64M -n pool "+host.VG+" "+host.Disks()[1],
-		"lvcreate -qq -y -an -Zn -Wn -L 4M -n metadata "+host.VG+" "+under,
+		"lvcreate -qq -y -an -Zn -Wn -L 64M -n pool "+host.VG+" "+on["data"],
+		"lvcreate -qq -y -an -Zn -Wn -L 4M -n metadata "+host.VG+" "+on["metadata"],
 		"lvconvert -qq -y --type thin-pool --poolmetadata "+host.VG+"/metadata "+host.VG+"/pool",
 		"lvcreate -qq -y -V 32M -T "+host.VG+"/pool -n thin",
 		"lvcreate -qq -y -an -Zn -Wn -L 8M -n elsewhere other",
 	)
 	l.mkfs("ext4", "near", "thin")
 	l.ok(l.mount("thin"))
-	tmeta, err := os.Readlink("/dev/mapper/" + host.VG + "-pool_tmeta")
+	node := "/dev/mapper/" + host.VG + "-pool_t" + strings.Replace(part, "metadata", "meta", 1)
+	device, err := os.Readlink(node)
 	if err != nil { // without udev it is the node itself
-		tmeta = fmt.Sprint("dm-", l.number("stat", "-c", "%Lr", "/dev/mapper/"+host.VG+"-pool_tmeta"))
+		device = fmt.Sprint("dm-", l.number("stat", "-c", "%Lr", node))
 	}
 	l.suspend()
 	c := exec.Command("sh", "-c", `head -c 4M /dev/zero > "$0/dirty" && sync -f "$0"`, l.dir("thin"))
 	l.must(c.Start())
 	l.within(soon, "the metadata is committed", func() string {
-		b, err := os.ReadFile("/sys/block/" + filepath.Base(tmeta) + "/inflight")
+		b, err := os.ReadFile("/sys/block/" + filepath.Base(device) + "/inflight")
 		if err != nil || strings.Trim(string(b), " 0\n") == "" {
 			return fmt.Sprintf("%q %v", b, err)
 		}
@@ -208,7 +217,7 @@ func TestPoolMetadataHangs(t *testing.T) {
 	})
 	l.ok(l.mount("near"))
 	r := l.mount("thin", "second")
-	l.refused(r, "the state of "+host.VG+"-pool-tpool cannot be read", "has completed no request", "dmesg")
+	l.refused(r, "the state of "+host.VG+"-pool-tpool cannot be read", "its "+part+" device", "has completed no request", "dmesg")
 	l.soonEnough(r, deadline/2)
 	os.Remove("/run/lvm/hints")
 	l.ok(l.attach("other/elsewhere"))
