@@ -28,6 +28,9 @@ func (s *facts) dmOnly() {
 		text += "; it is " + strings.Join(used, ", ")
 	}
 	hint := fmt.Sprintf("its file was removed, renamed away or replaced. If it was renamed, put it back. If not, only %s has its data, and flexd keeps it: copy it off if it is needed, from the mount or with cp --sparse=always %[1]s COPY. Then delete the pods that use it, and once nothing uses the device (lsblk %[1]s): losetup -d %[1]s", s.device.Path)
+	for _, r := range s.device.Rivals {
+		text, hint = text+"; "+r.Text, r.Hint
+	}
 	if why := s.g.Refused[s.uuid]; why != "" {
 		text += ", because " + why
 		hint = "undo that change. Present mounts stay, and flexd unmounts them; until then it mounts the volume for no further pod"

@@ -125,7 +125,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 		delete(p.sole, lv.UUID)
 		p.mu.Unlock()
 		_ = os.Remove(p.saved(d.Seq))
-		p.noteRival(d.Seq, false)
+		p.noteRival(d.Seq, volume.Name{})
 	}
 	if lv.Name.LV == "" {
 		return nil
@@ -150,24 +150,9 @@ func (p *Provider) keepReason(lv volume.LV, d volume.Device, id identity) string
 	if err != nil || l.Seq != d.Seq || l.Deleted {
 		return ""
 	}
-	rival := p.hadRival(l.Seq)
-	file, err := p.file(lv.Name)
-	switch {
-	case err != nil && rival: // the group is not configured any more
-		return fmt.Sprintf("/dev/%[1]s is attached to %[2]s, and another file with the uuid of the volume had its name %[3]s: data written since the copy was made is only in %[2]s. If it is not needed: losetup -d /dev/%[1]s. Otherwise add volume group %[4]s to the configuration again: flexd then says how to keep it", l.Name, l.BackingFile, lv.Name, lv.Name.VG)
-	case err != nil:
+	r := p.rival(l, id, lv.Name, lv.Presence == volume.Present)
+	if r.Text == "" {
 		return ""
-	}
-	f, err := p.kernel.File(file)
-	found := err == nil && f.Exists
-	same := found && volume.UUID(f.UUID) == lv.UUID
-	if found && f.Inode == id.Inode || !rival && !same && (!found || lv.Presence != volume.Present) {
-		return ""
-	}
-	lv.Presence = volume.Present
-	r := rivalOf(lv, file, f.Inode, l, id)
-	if !same {
-		r.Text += " (as flexd last found them)"
 	}
 	return r.Text + ": " + r.Hint
 }

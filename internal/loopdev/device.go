@@ -57,7 +57,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 	case all.own != nil:
 		d = p.deviceOf(lv.Name, *all.own)
 		p.saveAgain(all.own.Seq)
-		p.noteRival(all.own.Seq, false)
+		p.noteRival(all.own.Seq, volume.Name{})
 		if len(all.reasons) == 0 {
 			p.mu.Lock()
 			p.sole[lv.UUID] = sole{all.own.Name, s.end, s.checked}
@@ -65,7 +65,9 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 		}
 	case all.left != nil: // Deactivate keeps it
 		d = p.deviceOf(lv.Name, *all.left)
-		p.noteRival(all.left.Seq, !all.left.Deleted)
+		if !all.left.Deleted {
+			p.noteRival(all.left.Seq, lv.Name)
+		}
 	}
 	if len(all.reasons) > 0 {
 		d.Unusable, d.Reason = true, strings.Join(all.reasons, "; ")
@@ -257,6 +259,50 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 		// came back under another name: then there is one file only.
 		r.Hint = fmt.Sprintf("data written since the copy was made is only in the second file. Delete the pods that use the device. If the second file is the volume: mv %[2]s %[1]s && losetup -d /dev/%[3]s. If the first is the volume, or both are one file (ls -li %[1]s %[2]s): losetup -d /dev/%[3]s, and remove the copy, or make it a volume of its own: flexd uuid --new COPY", volume.Quote(file), volume.Quote(l.BackingFile), l.Name)
 	}
+	return r
+}
+
+// rival returns the file that has the name of a device's volume, or had it as flexd noted; its text is "" if there is
+// none, or if that is the device's own file. found reports whether flexd has just found the volume by that name.
+func (p *Provider) rival(l Loop, id identity, name volume.Name, found bool) (r join.Rival) {
+	noted := p.notedRival(l.Seq)
+	if name.LV == "" {
+		name = noted
+	}
+	var f FileInfo
+	file, err := p.file(name)
+	if err == nil {
+		f, err = p.kernel.File(file)
+	}
+	taken := err == nil && f.Exists
+	switch {
+	case taken && f.Inode == id.Inode:
+	case taken && volume.UUID(f.UUID) == id.UUID: // also if it has hard links, and is no volume
+		r = rivalOf(volume.LV{Presence: volume.Present, UUID: id.UUID}, file, f.Inode, l, id)
+	case noted.LV != "" || taken && found:
+		r = formerRival(l, id.UUID, name, file, taken)
+	}
+	return r
+}
+
+// formerRival says that another file had the name of a device's volume, as flexd noted. It has no path if the group
+// is not configured any more. taken reports whether a file has the name now, which is not to be overwritten.
+func formerRival(l Loop, uuid volume.UUID, name volume.Name, file string, taken bool) (r join.Rival) {
+	r.Text = fmt.Sprintf("/dev/%s is attached to %s, and another file with the uuid %s had the name %s", l.Name, l.BackingFile, uuid, name)
+	needed := ""
+	switch {
+	case file == "":
+		needed = fmt.Sprintf("add volume group %s to the configuration again: flexd then says how to keep it", name.VG)
+	case l.BackingFile == file:
+		needed = fmt.Sprintf("unmount the filesystem that hides it (findmnt -T %s)", volume.Quote(file))
+	default:
+		if taken {
+			r.Text += ", which a third file has now"
+			file += "-newer"
+		}
+		needed = fmt.Sprintf("[ ! -e %[1]s ] && mv %[2]s %[1]s && losetup -d /dev/%[3]s", volume.Quote(file), volume.Quote(l.BackingFile), l.Name)
+	}
+	r.Hint = fmt.Sprintf("data written since the copy was made is only in %s. Delete the pods that use /dev/%s. If that data is needed: %s. If not: losetup -d /dev/%[2]s", l.BackingFile, l.Name, needed)
 	return r
 }
 

@@ -103,25 +103,28 @@ func (p *Provider) saveAgain(seq uint64) {
 	}
 }
 
-// noteRival notes whether another file has the name of a device's volume. That sign of newer data in the device may
-// disappear before an operator has decided.
-func (p *Provider) noteRival(seq uint64, rival bool) {
+// noteRival notes that another file has the name of a device's volume; the empty name = none has. That sign of newer
+// data in the device may disappear before an operator has decided.
+func (p *Provider) noteRival(seq uint64, name volume.Name) {
 	note := p.saved(seq) + "-rival"
-	if boot, err := procfs.BootID(); rival && err == nil {
-		_ = os.Symlink(boot, note)
+	if boot, err := procfs.BootID(); name.LV != "" && err == nil {
+		_ = os.Symlink(boot+" "+name.String(), note)
 	} else {
 		_ = os.Remove(note)
 	}
 }
 
-// hadRival reports whether another file had that name when flexd last found the volume.
-func (p *Provider) hadRival(seq uint64) bool {
-	of, err := os.Readlink(p.saved(seq) + "-rival")
+// notedRival returns the name that another file had when flexd last found the volume of a device; empty = none had.
+func (p *Provider) notedRival(seq uint64) (name volume.Name) {
+	note, err := os.Readlink(p.saved(seq) + "-rival")
 	if err != nil {
-		return false
+		return name
 	}
-	boot, err := procfs.BootID()
-	return err == nil && of == boot
+	of, text, _ := strings.Cut(note, " ")
+	if boot, err := procfs.BootID(); err == nil && of == boot {
+		name.VG, name.LV, _ = strings.Cut(text, "/")
+	}
+	return name
 }
 
 // restore returns a saved identity of this boot.

@@ -541,14 +541,17 @@ func TestReplaced(t *testing.T) {
 }
 
 // Ensure that the device of a file that was moved away, while a copy has its name, is kept until an operator has
-// decided, also if the copy is not found any more, or is no volume.
+// decided, also if the copy is not found any more, or is no volume, or another one. No printed command overwrites
+// another file than the copy.
 func TestKeptWithoutCopy(t *testing.T) {
 	for name, change := range map[string]func(n *node, file string){
-		"hard link":    func(n *node, file string) { n.sh("ln", file, file+".too") },
-		"no uuid":      func(_ *node, file string) { _ = unix.Removexattr(file, uuidAttr) },
-		"moved":        func(n *node, file string) { n.sh("mv", file, n.dir+"/../elsewhere") },
-		"no directory": func(n *node, file string) { n.sh("mv", n.dir, n.dir+".off") },
-		"no group":     func(n *node, file string) { delete(n.dirs, "vg0") },
+		"hard link":      func(n *node, file string) { n.sh("ln", file, file+".too") },
+		"no uuid":        func(_ *node, file string) { _ = unix.Removexattr(file, uuidAttr) },
+		"moved":          func(n *node, file string) { n.sh("mv", file, n.dir+"/../elsewhere") },
+		"no directory":   func(n *node, file string) { n.sh("mv", n.dir, n.dir+".off") },
+		"no group":       func(n *node, file string) { delete(n.dirs, "vg0") },
+		"another uuid":   func(n *node, file string) { _, _, _ = Mark(file) },
+		"another volume": func(n *node, file string) { n.sh("mv", n.dir+"/b", file) },
 	} {
 		for _, noticed := range []bool{true, false} {
 			if !noticed && name != "hard link" {
@@ -556,6 +559,7 @@ func TestKeptWithoutCopy(t *testing.T) {
 			}
 			n := newNode(t)
 			lv := n.create("a", 16*mib)
+			n.create("b", 16*mib)
 			d := n.activate(lv)
 			file, away := n.dir+"/a", filepath.Dir(n.dir)+"/away"
 			n.sh("mv", file, away)
@@ -568,6 +572,10 @@ func TestKeptWithoutCopy(t *testing.T) {
 			change(n, file)
 			for range 2 {
 				now, err := n.LookUp(t.Context(), lv.Name)
+				if other := now; err == nil && now.Presence == volume.Present && now.UUID != lv.UUID {
+					now.Presence = volume.Absent
+					n.deactivate(other, n.activate(other)) // it takes the name of the link
+				}
 				if now.UUID = lv.UUID; err != nil {
 					now = volume.LV{Name: lv.Name, UUID: lv.UUID}
 				}
@@ -576,9 +584,15 @@ func TestKeptWithoutCopy(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), "it stays active") || !strings.Contains(err.Error(), away) || !strings.Contains(err.Error(), "losetup -d "+d.Path) {
 					t.Errorf("%s, noticed %v: %v", name, noticed, err)
 				}
+				if err != nil && name != "hard link" && strings.Contains(err.Error(), "mv ") && !strings.Contains(err.Error(), "[ ! -e ") {
+					t.Errorf("%s: it overwrites a file: %v", name, err)
+				}
 				if _, there := n.dirs["vg0"]; there {
 					n.restart()
 					n.look(t.Context())
+				}
+				if s := n.Survey(t.Context(), "vg0", true); noticed && s.Metadata == "" && name != "no group" && (len(s.Devices) != 1 || len(s.Devices[0].Rivals) != 1) {
+					t.Errorf("%s: survey: %+v", name, s)
 				}
 			}
 			// The operator decides for the newer file.

@@ -124,15 +124,21 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		if known && own != "" {
 			path = filepath.Join(dir, own)
 		}
-		// Perhaps it was moved away before, or a copy was moved away that had its name.
-		if filepath.Dir(path) != dir && (l.Deleted || p.hadRival(l.Seq) && !found.has(id.UUID)) {
+		if l.Deleted && filepath.Dir(path) != dir { // perhaps moved away before
 			for _, link := range p.linksTo("/dev/" + l.Name) {
 				if filepath.Dir(link) == filepath.Join(p.linkDir, vg) {
 					path = filepath.Join(dir, filepath.Base(link))
 				}
 			}
 		}
-		if filepath.Dir(path) != dir || known && own == "" && p.elsewhere(l, id) {
+		var rivals []join.Rival
+		if known && own == "" && !l.Deleted && !found.has(id.UUID) {
+			if noted := p.notedRival(l.Seq); noted.VG == vg {
+				path = filepath.Join(dir, noted.LV)
+				rivals = append(rivals, p.rival(l, id, noted, false))
+			}
+		}
+		if filepath.Dir(path) != dir || known && own == "" && rivals == nil && p.elsewhere(l, id) {
 			continue
 		}
 		l, err := p.kernel.Loop(l.Name)
@@ -157,7 +163,7 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		name := volume.Name{VG: vg, LV: filepath.Base(path)}
 		d := p.deviceOf(name, l)
 		all = append(all, join.Device{
-			UUID: id.UUID, Name: name.LV, Kernel: d.Path, Path: d.Path, Number: d.Number, Size: d.Size, Open: -1, ReadOnly: d.ReadOnly, Part: l.Part,
+			UUID: id.UUID, Name: name.LV, Kernel: d.Path, Path: d.Path, Number: d.Number, Size: d.Size, Open: -1, ReadOnly: d.ReadOnly, Part: l.Part, Rivals: rivals,
 		})
 	}
 	return all, nil

@@ -159,12 +159,12 @@ func TestSecondDevice(t *testing.T) {
 	h.sh("mv", a, b+".copy") // and it is kept without the copy
 	h.restart()
 	h.eventually("it is kept", func() string {
-		if s := h.storyOf("-/" + id); s.State != "failed" || s.Error == nil || !strings.Contains(s.Error.Message, a+" and "+b+" have the same uuid "+id) || !strings.Contains(s.Error.Message, "as flexd last found them") {
+		if s := h.storyOf("-/" + id); s.State != "failed" || s.Error == nil || !strings.Contains(s.Error.Message, "attached to "+b+", and another file with the uuid "+id+" had the name vg0/a") {
 			return fmt.Sprintf("%+v", s)
 		}
 		return ""
 	})
-	h.disagrees("dm-only", id, "only /dev/loop")
+	h.disagrees("dm-only", id, b, "[ ! -e "+a+" ] && mv "+b+" "+a)
 	h.sh("mv", b+".copy", a)
 	h.refused(h.up(byKubelet, v, q), "vg0/a", a+" and "+b+" have the same uuid "+id)
 	h.sh("mv", b, a)
