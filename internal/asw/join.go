@@ -96,7 +96,7 @@ func (o *Observer) MountsAt(ctx context.Context, dir string, devices *mounttable
 		}
 		if s.Gone = s.Device != "" && o.NoDevice(s.Device); !s.Gone && ask {
 			id, err := o.identify(ctx, e, s.Device)
-			s.UUID, s.Unknown = id.UUID, err != nil
+			s.UUID, s.Name, s.Unknown = id.UUID, id.Name, err != nil
 		}
 		all = append(all, s)
 	}

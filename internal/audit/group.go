@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -151,6 +152,7 @@ func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 	o, began := s.a.Observer, time.Now()
 	g := join.Group{Name: s.vg, Survey: s.askProvider(ctx, metadata)}
 	g.Copies = s.copies(g.Survey)
+	g.Compared = slices.Collect(maps.Keys(s.a.groups))
 	if ctx.Err() != nil { // a provider that hangs has used the whole time
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(s.a.ctx, Limit, ErrLimit)

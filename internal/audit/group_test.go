@@ -175,6 +175,46 @@ func TestRemovedGroup(t *testing.T) {
 	})
 }
 
+// lvmGroup is empty.
+type lvmGroup struct{}
+
+func (lvmGroup) Survey(context.Context, string, bool) join.Survey { return join.Survey{Kind: "lvm"} }
+
+// oneMount is a mount table with a mount at dir. Its device is the volume u, which has that name now.
+type oneMount struct {
+	noMounts
+	asw.Provider
+	dir string
+	now volume.Name
+}
+
+func (m oneMount) Open() (io.ReadCloser, error) {
+	return io.NopCloser(strings.NewReader("1 0 0:1 / / rw - tmpfs none rw\n2 1 253:1 / " + m.dir + " rw - ext4 /dev/dm-1 rw\n")), nil
+}
+
+func (m oneMount) Identify(context.Context, string) (volume.Identity, error) {
+	return volume.Identity{UUID: "u", Name: m.now}, nil
+}
+
+// The group of a volume in use is renamed, and another has its name now: that is reported, unless the
+// configuration has the new name, so that its group reports it.
+func TestRenamedGroup(t *testing.T) {
+	for now, found := range map[string]int{"old": 1, "vg1": 0} {
+		dir := t.TempDir()
+		a := auditor(t, lvmGroup{}, func() []*View {
+			return []*View{{UUID: "u", Name: volume.Name{VG: "vg0", LV: "a"}, Claims: []dsw.Claim{{UUID: "u", VG: "vg0", LV: "a", Dir: dir, Phase: volume.Held}}}}
+		})
+		a.groups["vg1"] = &group{a: a, vg: "vg1"}
+		m := oneMount{dir: dir, now: volume.Name{VG: now, LV: "a"}}
+		a.Observer = asw.New(nil, map[string]asw.Provider{"vg0": m}, func(volume.UUID) (volume.RecordFacts, error) { return volume.RecordFacts{}, nil }, m)
+		a.Observer.NoDevice = func(string) bool { return false }
+		a.groups["vg0"].audit(t.Context(), true)
+		if all, _ := a.Findings(); len(all) != found || found > 0 && (all[0].Class != string(join.StaleMapping) || all[0].Dir != dir || !strings.HasSuffix(all[0].Message, "is now old/a")) {
+			t.Errorf("%s: %+v", now, all)
+		}
+	}
+}
+
 // A copy in the directory of another group is found, and a file that was moved there is not taken
 // for one.
 func TestCopyInOtherGroup(t *testing.T) {

@@ -49,14 +49,21 @@ func (s *facts) dmOnly() {
 	s.add(DMOnly, "", hint, "%s", text)
 }
 
-// fileGone checks a mounted volume without a file or a device in the group: the kernel shows another path
-// for the device.
-func (s *facts) fileGone() {
-	if s.lvm() || s.device != nil || s.volume != nil || s.g.Metadata+s.g.Kernel != "" {
+// elsewhere checks a mounted volume without a file or a device in the group: the kernel shows another path
+// for the device, or the name of another group.
+func (s *facts) elsewhere() {
+	if s.device != nil || s.volume != nil || s.g.Metadata+s.g.Kernel != "" {
 		return
 	}
 	for _, c := range s.claims {
-		if ours, _, _ := s.at(c.Dir); ours != nil && c.Phase == volume.Held {
+		ours, _, _ := s.at(c.Dir)
+		switch {
+		case ours == nil || c.Phase != volume.Held:
+		case s.lvm() && (ours.Name.VG == "" || slices.Contains(s.g.Compared, ours.Name.VG)): // unknown, or that group reports it
+		case s.lvm():
+			s.add(StaleMapping, c.Dir, fmt.Sprintf("rename the group back, after the present %[1]s was renamed or removed (vgrename %[2]s %[1]s), or change the name that pods ask for. Present mounts stay, and flexd unmounts them; until then pods that ask for %[3]s do not find it, and afterwards they get a new, empty volume of the present %[1]s, or none", s.g.Name, ours.Name.VG, s.title()),
+				"%s is mounted at %s, for %s: it was %s when flexd set it up, and is now %s", ours.What, c.Dir, c.For, s.title(), ours.Name)
+		default:
 			s.add(DMOnly, c.Dir, fmt.Sprintf("the file, or the whole directory %s, was renamed, moved or replaced: put it back. Present mounts stay, and flexd unmounts them; until then pods that ask for %s do not find it", s.g.Directory, s.title()),
 				"%s is mounted at %s, for %s, and %s has no file of that volume (uuid %s)", ours.What, c.Dir, c.For, s.g.Directory, s.uuid)
 		}

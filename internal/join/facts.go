@@ -168,6 +168,7 @@ type Mount struct {
 	Nested []string // the mount points below it
 
 	UUID    volume.UUID // its volume, if the kernel was queried for it
+	Name    volume.Name // the volume's present name in the kernel, if it is known
 	Unknown bool        // the device's volume is unknown
 }
 
@@ -181,6 +182,8 @@ type Group struct {
 	Busy   map[volume.UUID]bool // volumes with a running operation, which are not compared
 	Keep   bool                 // the configuration leaves volumes active
 	Flags  []string             // the required flags of flexd's mounts
+
+	Compared []string // the names of all groups that are compared, this one included
 
 	Copies map[volume.UUID][]string // files with these uuids in the directories of other groups
 

@@ -107,7 +107,7 @@ func (s *facts) judge() {
 		s.merged()
 		return
 	}
-	s.fileGone()
+	s.elsewhere()
 	s.copied()
 	switch {
 	case s.device != nil && s.device.Unknown != "":

@@ -41,6 +41,10 @@ func TestDisagreements(t *testing.T) {
 		g.Kind, g.Directory = "loopdev", "/srv/vg0"
 		g.Volumes = append(g.Volumes, Volume{Name: "copy", UUID: "u1", Size: 64 << 20})
 	}
+	renamedGroup := func(g *Group) {
+		g.Volumes, g.Devices = nil, nil
+		g.Mounts[0].UUID, g.Mounts[0].Name = "u1", volume.Name{VG: "old", LV: "data"}
+	}
 	for _, row := range []struct {
 		about string
 		do    []func(*Group)
@@ -86,6 +90,12 @@ func TestDisagreements(t *testing.T) {
 		{"its directory was replaced, as far as unseen devices go", []func(*Group){inactive, func(g *Group) {
 			g.Kind, g.Volumes, g.Mounts[0].UUID, g.Kernel = "loopdev", nil, "u1", "EIO"
 		}}, nil},
+
+		{"its group was renamed, and another has the name", []func(*Group){renamedGroup}, []string{"stale-mapping data: mounted at " + pod + ", for pod default/web-0: it was vg0/data when flexd set it up, and is now old/data|(vgrename old vg0)|flexd unmounts them|pods that ask for vg0/data do not find it|a new, empty volume of the present vg0, or none"}},
+		{"its group was renamed, which check says", []func(*Group){renamedGroup, func(g *Group) { g.Metadata, g.Gone = "LVM does not find it", true }}, nil},
+		{"its group was renamed to that of another group, which reports it", []func(*Group){renamedGroup, func(g *Group) { g.Compared = []string{"vg0", "old"} }}, nil},
+		{"its group was renamed, as far as unseen devices go", []func(*Group){renamedGroup, func(g *Group) { g.Kernel = "EIO" }}, nil},
+		{"its group was renamed, while its claim is released", []func(*Group){renamedGroup, func(g *Group) { g.Claims[0].Phase = volume.Releasing }}, nil},
 
 		{"a snapshot is to be merged into it", []func(*Group){func(g *Group) { g.Volumes[0].Merging = "snap" }}, []string{"merge-pending data: the snapshot snap|next activation|will be lost|copy them off"}},
 		{"it is to be merged into its origin", []func(*Group){func(g *Group) { g.Volumes[0].Into = "orig" }}, []string{"merge-pending data: into vg0/orig|with all that its pods write|delete its pods and those of vg0/orig"}},
