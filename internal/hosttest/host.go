@@ -293,6 +293,9 @@ func (h *Host) Space(string) (loopdev.Space, error) {
 	return loopdev.Space{Size: 1 << 60, Free: 1 << 60, Root: 1 << 60}, nil
 }
 
+// NeedsSpace implements loopdev.Kernel.
+func (h *Host) NeedsSpace(string) (bool, error) { return false, nil }
+
 // Directory implements loopdev.Kernel; there are no symlinks here.
 func (h *Host) Directory(dir string) (string, error) { return dir, nil }
 

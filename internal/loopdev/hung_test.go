@@ -41,6 +41,7 @@ func TestHungDirectory(t *testing.T) {
 	looks := map[string]func() error{
 		"file":      func() error { _, err := k.File(filepath.Join(dir, "data")); return err },
 		"files":     func() error { _, err := k.Files(dir); return err },
+		"space":     func() error { _, err := k.NeedsSpace(filepath.Join(dir, "full")); return err },
 		"directory": func() error { _, err := k.Directory(filepath.Join(dir, "sub")); return err },
 	}
 	for round, limit := range []time.Duration{3 * answerTime, answerTime / 2} {

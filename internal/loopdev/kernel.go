@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
@@ -34,6 +35,8 @@ type Kernel interface {
 	Directory(dir string) (string, error)
 	// Space returns the space of the filesystem of a directory.
 	Space(dir string) (Space, error)
+	// NeedsSpace is mount.NeedsSpace.
+	NeedsSpace(path string) (bool, error)
 	// Loops lists the loop devices that have a backing file: only Name, Seq,
 	// BackingFile and Deleted are filled in.
 	Loops() ([]Loop, error)
@@ -64,7 +67,6 @@ type FileInfo struct {
 type Space struct {
 	Size, Free        int64  // bytes
 	Root              int64  // Free, and what only root gets
-	Moves             bool   // it writes to allocated blocks elsewhere, as btrfs does
 	Inodes, InodeFree uint64 // 0 Inodes = it needs none
 }
 
@@ -123,6 +125,10 @@ func (k *daemonKernel) File(path string) (FileInfo, error) { return within(k, pa
 func (k *daemonKernel) Files(dir string) ([]string, error) { return within(k, dir, k.kernel.Files) }
 
 func (k *daemonKernel) Space(dir string) (Space, error) { return within(k, dir, k.kernel.Space) }
+
+func (k *daemonKernel) NeedsSpace(path string) (bool, error) {
+	return within(k, path, k.kernel.NeedsSpace)
+}
 
 func (k *daemonKernel) Directory(dir string) (string, error) {
 	return within(k, dir, k.kernel.Directory)
@@ -228,8 +234,10 @@ func (kernel) Space(dir string) (Space, error) {
 		return Space{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
 	block := int64(st.Bsize)
-	return Space{int64(st.Blocks) * block, int64(st.Bavail) * block, int64(st.Bfree) * block, st.Type == unix.BTRFS_SUPER_MAGIC, st.Files, st.Ffree}, nil
+	return Space{int64(st.Blocks) * block, int64(st.Bavail) * block, int64(st.Bfree) * block, st.Files, st.Ffree}, nil
 }
+
+func (kernel) NeedsSpace(path string) (bool, error) { return mount.NeedsSpace(path) }
 
 func (kernel) Files(dir string) ([]string, error) {
 	d, err := os.Open(dir)

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -349,6 +350,41 @@ func (n *node) mountXFS(dir string) (shutDown func()) {
 		if err := unix.IoctlSetPointerInt(int(f.Fd()), 0x8004587d, 2); err != nil { // XFS_IOC_GOINGDOWN
 			n.Fatal(err)
 		}
+	}
+}
+
+// On a full filesystem the survey reports a volume whose allocated file shares its blocks, and one with a hole
+// that blocks beyond its end hide, but not one that has its own blocks.
+func TestFullXFS(t *testing.T) {
+	n := newNode(t)
+	n.mountNew("xfs", n.dir)
+	const size = 16 * mib
+	for _, name := range []string{"own", "shared", "hole"} {
+		lv := n.create(name, size)
+		n.sh("dd", "if=/dev/zero", "of="+n.dir+"/"+name, "bs=1M", "count=16", "conv=notrunc")
+		defer n.deactivate(lv, n.activate(lv))
+	}
+	n.sh("cp", "--reflink=always", n.dir+"/shared", n.dir+"/.copy")
+	n.sh("fallocate", "-p", "-o", "1M", "-l", "4K", n.dir+"/hole")
+	n.sh("fallocate", "-n", "-o", fmt.Sprint(size), "-l", "1M", n.dir+"/hole")
+	if f, err := n.kernel.File(n.dir + "/hole"); err != nil || f.Blocks < f.Size {
+		t.Fatalf("the hole is not hidden: %+v, %v", f, err)
+	}
+	failed := func() (names []string) {
+		for _, d := range n.Survey(t.Context(), "vg0", true).Devices {
+			if strings.Contains(d.Failed, "the filesystem of "+n.dir+" is full") {
+				names = append(names, d.Name)
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	if got := failed(); len(got) > 0 {
+		t.Errorf("with room: %v", got)
+	}
+	n.sh("sh", "-c", "cd $0; for s in 16M 1M 64K 4K; do while fallocate -l $s .hog.$((i=i+1)); do :; done; done", n.dir)
+	if got := failed(); !slices.Equal(got, []string{"hole", "shared"}) {
+		t.Errorf("full: %v", got)
 	}
 }
 

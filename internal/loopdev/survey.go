@@ -37,7 +37,7 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 			p.askNew(ctx, loops)
 		}
 		s.Devices, err = p.devicesIn(ctx, vg, dir, fresh, loops, found)
-		p.addFull(dir, found.sparse, s.Devices)
+		p.addFull(dir, s.Devices)
 		p.addRivals(dir, loops, found.inodes, &s)
 	}
 	if err != nil {
@@ -53,7 +53,6 @@ type contents struct {
 	foreign map[Inode]foreignFile
 	refused map[volume.UUID]string // why the file of a device is not a volume any more
 	unread  map[string]string      // why a file could not be read, by name
-	sparse  map[string]bool        // volumes with holes, by name
 }
 
 // A foreignFile is a file that is not a volume.
@@ -63,7 +62,7 @@ type foreignFile struct {
 }
 
 func (p *Provider) files(vg, dir string) (contents, error) {
-	c := contents{inodes: map[string]Inode{}, foreign: map[Inode]foreignFile{}, refused: map[volume.UUID]string{}, sparse: map[string]bool{}}
+	c := contents{inodes: map[string]Inode{}, foreign: map[Inode]foreignFile{}, refused: map[volume.UUID]string{}}
 	var err error
 	c.unread, err = p.each(vg, dir, func(name, file string, f FileInfo) {
 		if foreign(file, f) != "" {
@@ -72,7 +71,7 @@ func (p *Provider) files(vg, dir string) (contents, error) {
 		}
 		// A device consists of whole sectors.
 		c.volumes = append(c.volumes, join.Volume{Name: name, UUID: volume.UUID(f.UUID), Size: f.Size / 512 * 512, ReadOnly: f.ReadOnly})
-		c.inodes[name], c.sparse[name] = f.Inode, f.Blocks < f.Size
+		c.inodes[name] = f.Inode
 	})
 	return c, err
 }
@@ -175,13 +174,21 @@ func (c contents) has(uuid volume.UUID) bool {
 }
 
 // addFull marks the devices of files that need space of a filesystem that is full.
-func (p *Provider) addFull(dir string, sparse map[string]bool, devices []join.Device) {
+func (p *Provider) addFull(dir string, devices []join.Device) {
 	space, err := p.kernel.Space(dir)
 	if err != nil || space.Size == 0 || space.Root >= mount.FullBelow {
 		return
 	}
+	hung := 0
 	for i := range devices {
-		if d := &devices[i]; sparse[d.Name] || space.Moves {
+		d := &devices[i]
+		needs, err := p.kernel.NeedsSpace(filepath.Join(dir, d.Name))
+		if _, hangs := errors.AsType[*hangError](err); hangs {
+			if hung++; hung == maxHung {
+				return
+			}
+		}
+		if needs {
 			d.Failed = fmt.Sprintf("the filesystem of %s is full: writes to the volume fail, and recent kernels (Linux 6.18) report some of them as done", dir)
 			d.Remedy = "make room there (flexd check looks again), and check the files that were written last"
 		}

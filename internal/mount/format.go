@@ -193,8 +193,7 @@ func fullBelow(d volume.Device) error {
 	if file == "" || unix.Statfs(filepath.Dir(file), &st) != nil || st.Blocks == 0 || int64(st.Bfree)*st.Bsize >= FullBelow { // a tmpfs without a limit has no blocks
 		return nil
 	}
-	var used unix.Stat_t
-	if st.Type != unix.BTRFS_SUPER_MAGIC && unix.Stat(file, &used) == nil && used.Blocks*512 >= used.Size { // btrfs writes elsewhere
+	if needs, err := NeedsSpace(file); err == nil && !needs {
 		return nil
 	}
 	return fmt.Errorf("the filesystem of %s is full: make room there (%w)", file, unix.ENOSPC)

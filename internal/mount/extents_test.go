@@ -1,0 +1,114 @@
+//go:build !vm
+
+package mount
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/flexd/flexd/internal/volume"
+	"github.com/flexd/flexd/test/umount"
+)
+
+// A file needs space of its filesystem if it has a hole, also one that blocks beyond its end hide, or shares
+// its blocks, or is on btrfs. On a full filesystem its device is refused.
+func TestNeedsSpace(t *testing.T) {
+	need(t, "mkfs.xfs", "mkfs.btrfs", "mkfs.ext4", "xfs_io")
+	type row struct {
+		name  string
+		make  string // a shell command that makes the file f
+		needs bool
+	}
+	rows := []row{
+		{"no data", "truncate -s 4M f", true},
+		{"preallocated", "fallocate -l 4M f", false},
+		{"written", "dd if=/dev/zero of=f bs=1M count=4", false},
+		{"written, not synced, and preallocated beyond its end", "dd if=/dev/zero of=f bs=1M count=4; fallocate -n -l 8M f", false},
+		{"a hole", "fallocate -l 4M f; fallocate -p -o 1M -l 4K f", true},
+		{"a hidden hole", "fallocate -l 4M f; fallocate -p -o 1M -l 4K f; fallocate -n -o 4M -l 1M f", true},
+		{"a hidden hole at its end", "fallocate -l 2M f; truncate -s 4M f; fallocate -n -o 5M -l 4M f", true},
+		{"2000 extents", "fallocate -l 8192000 f; { seq -f 'pwrite -q %.0f 4K' 0 8192 8191999; echo fsync; } | xfs_io f", false},
+		{"2000 extents before a hole", "fallocate -l 8192000 f; { seq -f 'pwrite -q %.0f 4K' 0 8192 8191999; echo fsync; } | xfs_io f; truncate -s 8M f; fallocate -n -o 9M -l 4M f", true},
+		{"no regular file", "mkfifo f", false},
+	}
+	for fs, more := range map[string][]row{
+		"ext4": nil,
+		"xfs": {
+			{"shared", "dd if=/dev/zero of=f bs=1M count=4; cp --reflink=always f copy", true},
+			{"shared in part", "dd if=/dev/zero of=f bs=1M count=4; xfs_io -f -c 'reflink f 1M 0 4K' copy", true},
+			{"shared before, then overwritten", "dd if=/dev/zero of=f bs=1M count=4; cp --reflink=always f copy; dd if=/dev/zero of=f bs=1M count=4 conv=notrunc,fsync", false},
+		},
+	} {
+		r := bareRig(t)
+		dir := r.mountImage(fs)
+		for i, row := range append(rows, more...) {
+			sub := filepath.Join(dir, string(rune('a'+i)))
+			r.sh("sh", "-ec", "mkdir $0; cd $0; exec 2>&1; "+row.make, sub)
+			if needs, err := NeedsSpace(sub + "/f"); err != nil || needs != row.needs {
+				t.Errorf("%s, %s: got %v, %v", fs, row.name, needs, err)
+			}
+		}
+		if _, err := NeedsSpace(dir + "/missing"); err == nil {
+			t.Errorf("%s: a missing file needs no space", fs)
+		}
+	}
+	r := bareRig(t)
+	dir := r.mountImage("btrfs")
+	r.sh("fallocate", "-l", "4M", dir+"/f")
+	if needs, err := NeedsSpace(dir + "/f"); err != nil || !needs {
+		t.Errorf("btrfs: got %v, %v", needs, err)
+	}
+}
+
+// Without FIEMAP, as on tmpfs, the blocks of a file are counted.
+func TestNeedsSpaceByBlocks(t *testing.T) {
+	need(t)
+	r := bareRig(t)
+	dir := r.mkdir("disk")
+	r.sh("mount", "-t", "tmpfs", "none", dir)
+	t.Cleanup(func() { umount.NoFollow(dir) })
+	for name, needs := range map[string]bool{"full": false, "hole": true} {
+		if err := os.WriteFile(dir+"/"+name, make([]byte, mib), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if needs {
+			r.sh("truncate", "-s", "2M", dir+"/"+name)
+		}
+		if got, err := NeedsSpace(dir + "/" + name); err != nil || got != needs {
+			t.Errorf("%s: got %v, %v", name, got, err)
+		}
+	}
+}
+
+// On a full xfs the device of an allocated file is full only if the file shares its blocks.
+func TestFullBelowShared(t *testing.T) {
+	need(t, "mkfs.xfs")
+	r := bareRig(t)
+	dir := r.mountImage("xfs")
+	r.sh("sh", "-ec", "cd $0; exec 2>&1; fallocate -l 4M own; dd if=/dev/zero of=shared bs=1M count=4; cp --reflink=always shared copy; for s in 16M 1M 64K 4K; do while fallocate -l $s hog.$((i=i+1)); do :; done; done", dir)
+	for name, full := range map[string]bool{"own": false, "shared": true} {
+		r.file = filepath.Join(dir, name)
+		r.attach()
+		if err := fullBelow(volume.Device{Number: r.dev.Number}); (err != nil) != full {
+			t.Errorf("%s: got %v", name, err)
+		}
+		r.detach(r.dev.Path)
+	}
+}
+
+// mountImage mounts a new filesystem of 400 MiB.
+func (r *rig) mountImage(fs string) string {
+	r.Helper()
+	image, dir := filepath.Join(r.dir, "image"), r.mkdir("disk")
+	r.sh("truncate", "-s", "400M", image)
+	argv := map[string][]string{
+		"ext4":  {"mkfs.ext4", "-q", image},
+		"xfs":   {"mkfs.xfs", "-q", "-m", "reflink=1", image},
+		"btrfs": {"mkfs.btrfs", "-q", image},
+	}
+	r.sh(argv[fs]...)
+	r.sh("mount", "-o", "loop", image, dir)
+	r.Cleanup(func() { umount.NoFollow(dir) })
+	return dir
+}
