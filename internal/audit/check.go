@@ -11,6 +11,7 @@ import (
 
 	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 const (
@@ -31,17 +32,17 @@ func (a *Auditor) Check(ctx context.Context) []status.Checked {
 	return append(groups, a.removedGroups()...)
 }
 
-// removedGroups returns the groups that are not in the configuration, and have volumes that kubelet uses:
-// they are not compared.
+// removedGroups returns the groups that are not in the configuration, and have volumes that kubelet uses, or that
+// are still active: they are not compared.
 func (a *Auditor) removedGroups() (groups []status.Checked) {
 	used := map[string]int{}
 	for _, v := range a.Views() {
-		if len(v.Claims) > 0 && a.Config.VG(v.Name.VG) == nil {
+		if (len(v.Claims) > 0 || v.Have != nil && v.Have.Device.Activity == volume.Active) && a.Config.VG(v.Name.VG) == nil {
 			used[v.Name.VG]++
 		}
 	}
 	for _, vg := range slices.Sorted(maps.Keys(used)) {
-		groups = append(groups, status.Checked{VG: vg, Unknown: fmt.Sprintf("it is not in flexd's configuration, and kubelet uses %d of its volumes (flexd status): add it to volumeGroups until their pods have ended", used[vg])})
+		groups = append(groups, status.Checked{VG: vg, Unknown: fmt.Sprintf("it is not in flexd's configuration, and %d of its volumes are in use or still active (flexd status): add it to volumeGroups until their pods have ended and they are inactive", used[vg])})
 	}
 	return groups
 }

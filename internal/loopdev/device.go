@@ -113,6 +113,9 @@ func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at In
 			all.reasons = append(all.reasons, formerFile(l, id, file))
 			continue
 		}
+		if id.UUID == lv.UUID && l.BackingFile != file {
+			l.Hidden = p.hidden(l, id)
+		}
 		all.add(lv, file, at, l, id, same)
 	}
 	if all.own != nil && all.own.Part {
@@ -255,6 +258,11 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 			r.Hint = deletedAdvice(l, file)
 			break
 		}
+		if l.Hidden {
+			r.Text = fmt.Sprintf("%s has the uuid %s, and /dev/%s is attached to another file with it, which %s does not show", file, lv.UUID, l.Name, l.BackingFile)
+			r.Hint = hiddenAdvice(l, file)
+			break
+		}
 		// The second path may be of a filesystem that is not mounted any more, such as a disk that
 		// came back under another name: then there is one file only.
 		r.Hint = fmt.Sprintf("data written since the copy was made is only in the second file. Delete the pods that use the device. If the second file is the volume: mv %[2]s %[1]s && losetup -d /dev/%[3]s. If the first is the volume, or both are one file (ls -li %[1]s %[2]s): losetup -d /dev/%[3]s, and remove the copy, or make it a volume of its own: flexd uuid --new COPY", volume.Quote(file), volume.Quote(l.BackingFile), l.Name)
@@ -275,6 +283,7 @@ func (p *Provider) rival(l Loop, id identity, name volume.Name, found bool) (r j
 		f, err = p.kernel.File(file)
 	}
 	taken := err == nil && f.Exists
+	l.Hidden = p.hidden(l, id)
 	switch {
 	case taken && f.Inode == id.Inode:
 	case taken && volume.UUID(f.UUID) == id.UUID: // also if it has hard links, and is no volume
@@ -285,6 +294,18 @@ func (p *Provider) rival(l Loop, id identity, name volume.Name, found bool) (r j
 	return r
 }
 
+// hidden reports whether the path of a device's file shows another file, or none: a filesystem was mounted over it,
+// or its own was unmounted lazily.
+func (p *Provider) hidden(l Loop, id identity) bool {
+	f, err := p.kernel.File(l.BackingFile)
+	return err != nil || f.Inode != id.Inode
+}
+
+// hiddenAdvice names no path for the device's file, since another file may have it.
+func hiddenAdvice(l Loop, file string) string {
+	return fmt.Sprintf("data written since the copy was made is only in /dev/%[1]s: its file is below a later mount (findmnt -T %[2]s), or its filesystem was unmounted lazily. Delete the pods that use /dev/%[1]s. If that data is needed, %[3]s. If not: losetup -d /dev/%[1]s", l.Name, volume.Quote(l.BackingFile), rescue(l, file))
+}
+
 // formerRival says that another file had the name of a device's volume, as flexd noted. It has no path if the group
 // is not configured any more. taken reports whether a file has the name now, which is not to be overwritten.
 func formerRival(l Loop, uuid volume.UUID, name volume.Name, file string, taken bool) (r join.Rival) {
@@ -293,8 +314,9 @@ func formerRival(l Loop, uuid volume.UUID, name volume.Name, file string, taken 
 	switch {
 	case file == "":
 		needed = fmt.Sprintf("add volume group %s to the configuration again: flexd then says how to keep it", name.VG)
-	case l.BackingFile == file:
-		needed = fmt.Sprintf("unmount the filesystem that hides it (findmnt -T %s)", volume.Quote(file))
+	case l.BackingFile == file, l.Hidden:
+		r.Hint = hiddenAdvice(l, file)
+		return r
 	default:
 		if taken {
 			r.Text += ", which a third file has now"

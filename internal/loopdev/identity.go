@@ -107,10 +107,13 @@ func (p *Provider) saveAgain(seq uint64) {
 // data in the device may disappear before an operator has decided.
 func (p *Provider) noteRival(seq uint64, name volume.Name) {
 	note := p.saved(seq) + "-rival"
-	if boot, err := procfs.BootID(); name.LV != "" && err == nil {
-		_ = os.Symlink(boot+" "+name.String(), note)
-	} else {
+	if name.LV == "" {
 		_ = os.Remove(note)
+		return
+	}
+	if boot, err := procfs.BootID(); err == nil && p.notedRival(seq) != name {
+		_ = os.Remove(note) // the volume or its group was renamed
+		_ = os.Symlink(boot+" "+name.String(), note)
 	}
 }
 

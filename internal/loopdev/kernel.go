@@ -100,6 +100,7 @@ type Loop struct {
 	Seq         uint64 // diskseq: counts what was attached, never reused in a boot
 	BackingFile string // without " (deleted)"
 	Deleted     bool   // the backing file was deleted
+	Hidden      bool   // see Provider.hidden; only where that was looked for
 	Size        int64
 	ReadOnly    bool
 	Part        bool  // it has an offset or a size limit, which flexd never sets

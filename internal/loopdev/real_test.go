@@ -588,6 +588,12 @@ func TestKeptWithoutCopy(t *testing.T) {
 		"no group":       func(n *node, file string) { delete(n.dirs, "vg0") },
 		"another uuid":   func(n *node, file string) { _, _, _ = Mark(file) },
 		"another volume": func(n *node, file string) { n.sh("mv", n.dir+"/b", file) },
+		"hidden":         func(n *node, _ string) { n.sh("mount", "--bind", n.dir+"/b", filepath.Dir(n.dir)+"/away") },
+		"renamed": func(n *node, file string) {
+			n.sh("mv", file, n.dir+"/c")
+			n.device(n.lookUp("c"))
+			n.sh("mv", n.dir+"/c", n.dir+"/../elsewhere")
+		},
 	} {
 		for _, noticed := range []bool{true, false} {
 			if !noticed && name != "hard link" {
@@ -606,6 +612,9 @@ func TestKeptWithoutCopy(t *testing.T) {
 				}
 			}
 			change(n, file)
+			if renamed := n.notedRival(d.Seq).LV == "c"; renamed != (name == "renamed") {
+				t.Errorf("%s: noted: %v", name, n.notedRival(d.Seq))
+			}
 			for range 2 {
 				now, err := n.LookUp(t.Context(), lv.Name)
 				if other := now; err == nil && now.Presence == volume.Present && now.UUID != lv.UUID {
@@ -623,6 +632,9 @@ func TestKeptWithoutCopy(t *testing.T) {
 				if err != nil && name != "hard link" && strings.Contains(err.Error(), "mv ") && !strings.Contains(err.Error(), "[ ! -e ") {
 					t.Errorf("%s: it overwrites a file: %v", name, err)
 				}
+				if err != nil && name == "hidden" && (strings.Contains(err.Error(), "mv ") || !strings.Contains(err.Error(), "a-rescued-")) {
+					t.Errorf("%s: its path shows another file: %v", name, err)
+				}
 				if _, there := n.dirs["vg0"]; there {
 					n.restart()
 					n.look(t.Context())
@@ -633,6 +645,7 @@ func TestKeptWithoutCopy(t *testing.T) {
 			}
 			// The operator decides for the newer file.
 			n.restart()
+			_ = umount.Plain(away)
 			_ = os.Rename(n.dir+".off", n.dir)
 			n.sh("mv", away, file)
 			lv = n.lookUp("a")

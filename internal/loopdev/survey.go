@@ -255,6 +255,7 @@ func (p *Provider) addRivals(dir string, loops []Loop, inodes map[string]Inode, 
 				UUID: v.UUID, Name: v.Name, Kernel: "/dev/" + l.Name, Path: "/dev/" + l.Name, Number: l.Number, Size: l.Size, Open: -1,
 			})
 		}
+		l.Hidden = p.hidden(l, id)
 		lv := volume.LV{Presence: volume.Present, UUID: v.UUID}
 		s.Devices[i].Rivals = append(s.Devices[i].Rivals, rivalOf(lv, file, at, l, id))
 	}
