@@ -146,18 +146,24 @@ func (p *Provider) suspendedDisks() (paths []string) {
 	return paths
 }
 
-// hangingPools returns all devices of volume groups with a thin pool whose state the kernel does not
-// tell. LVM reads the state of every device that the filter accepts, and would wait for the
+// hangingPools returns all devices of volume groups with a thin pool or a cache whose state the kernel does
+// not tell. LVM reads the state of every device that the filter accepts, and would wait for the
 // state of the pool and its volumes.
 func (p *Provider) hangingPools(list []devmapper.Mapped) (paths []string) {
-	const prefix = len("LVM-") + uuidLength
+	const (
+		prefix        = len("LVM-") + uuidLength
+		cacheMetadata = "-cmeta"
+	)
 	var pools []devmapper.Mapped
 	for _, m := range list {
-		if len(m.UUID) >= prefix && strings.HasPrefix(m.UUID, "LVM-") && strings.HasSuffix(m.UUID, "-tpool") {
+		if len(m.UUID) >= prefix && strings.HasPrefix(m.UUID, "LVM-") && (strings.HasSuffix(m.UUID, "-tpool") || strings.HasSuffix(m.UUID, cacheMetadata)) {
 			pools = append(pools, m)
 		}
 	}
 	hangs := func(m devmapper.Mapped) bool {
+		if strings.HasSuffix(m.UUID, cacheMetadata) { // the device of the cache has no suffix
+			return p.silent(m.Number)
+		}
 		m, err := p.DM.Device(devmapper.Key{UUID: m.UUID})
 		if err == nil {
 			_, err = p.status(m)

@@ -146,8 +146,11 @@ func TestFilterOfStalledDisks(t *testing.T) {
 		m := devmapper.Mapped{Name: fmt.Sprintf("vg%d-pool-tpool", i), UUID: dmUUID(fakeUUID(i)) + "-tpool", Targets: []devmapper.Target{{Type: "thin-pool", Params: "253:1 253:0 128"}}}
 		f.devices[m.UUID] = m
 	}
+	cache := dmUUID(identity(strings.ReplaceAll(vgUUID, "0", "1"), "LVLVLV-0000-0000-0000-0000-0000-000009"))
+	f.devices[cache] = devmapper.Mapped{Name: "vg9-cached", UUID: cache}
+	f.devices[cache+"-cmeta"] = devmapper.Mapped{Name: "vg9-fast_cvol-cmeta", UUID: cache + "-cmeta"}
 	p.pending = func(string, []devmapper.Mapped) []disk { return nil }
-	if got := filter(silentLimit, 2*silentLimit); strings.Count(got, "-tpool") != 3 || strings.Contains(got, "sda") {
+	if got := filter(silentLimit, 2*silentLimit); strings.Count(got, "-tpool") != 3 || strings.Count(got, "/vg9-cached") != 1 || strings.Contains(got, "sda") {
 		t.Errorf("with pools: %q", got)
 	}
 }
