@@ -217,6 +217,7 @@ func TestRenamedGroup(t *testing.T) {
 	})
 	h.refused(h.mount(v, podN(2)), "is now named vg9/data", "vgrename vg9 vg1")
 	h.lvm("vgcreate", "-y", "vg1", disks[3])
+	h.check() // no event reports an empty group
 	h.disagrees("stale-mapping", h.identity("vg9/data"), "it was vg1/data when flexd set it up, and is now vg9/data", "vgrename vg9 vg1")
 	h.lvm("vgremove", "vg1")
 	h.end(byKubelet, v, p)
