@@ -283,15 +283,15 @@ func (p *Provider) rival(l Loop, id identity, name volume.Name, found bool) (r j
 		f, err = p.kernel.File(file)
 	}
 	taken := err == nil && f.Exists
-	l.Hidden = p.hidden(l, id)
-	switch {
-	case taken && f.Inode == id.Inode:
-	case taken && volume.UUID(f.UUID) == id.UUID: // also if it has hard links, and is no volume
-		r = rivalOf(volume.LV{Presence: volume.Present, UUID: id.UUID}, file, f.Inode, l, id)
-	case noted.LV != "" || taken && found:
-		r = formerRival(l, id.UUID, name, file, taken)
+	same := taken && volume.UUID(f.UUID) == id.UUID
+	if taken && f.Inode == id.Inode || !same && noted.LV == "" && !(taken && found) {
+		return r
 	}
-	return r
+	l.Hidden = p.hidden(l, id)
+	if same { // also if it has hard links, and is no volume
+		return rivalOf(volume.LV{Presence: volume.Present, UUID: id.UUID}, file, f.Inode, l, id)
+	}
+	return formerRival(l, id.UUID, name, file, taken)
 }
 
 // hidden reports whether the path of a device's file shows another file, or none: a filesystem was mounted over it,

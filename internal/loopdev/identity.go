@@ -111,9 +111,8 @@ func (p *Provider) noteRival(seq uint64, name volume.Name) {
 		_ = os.Remove(note)
 		return
 	}
-	if boot, err := procfs.BootID(); err == nil && p.notedRival(seq) != name {
-		_ = os.Remove(note) // the volume or its group was renamed
-		_ = os.Symlink(boot+" "+name.String(), note)
+	if boot, err := procfs.BootID(); err == nil {
+		_ = makeLink(note, boot+" "+name.String())
 	}
 }
 

@@ -648,6 +648,13 @@ func TestKeptWithoutCopy(t *testing.T) {
 			_ = umount.Plain(away)
 			_ = os.Rename(n.dir+".off", n.dir)
 			n.sh("mv", away, file)
+			n.sh("ln", file, away) // it has the name, and is no volume yet
+			n.look(t.Context())
+			// In the case "hard link" the copy is still there, under another name.
+			if s := n.Survey(t.Context(), "vg0", true); name != "hard link" && (len(s.Devices) != 1 || len(s.Devices[0].Rivals) > 0) {
+				t.Errorf("%s: survey: %+v", name, s)
+			}
+			n.sh("rm", away)
 			lv = n.lookUp("a")
 			if d = n.device(lv); d.Unusable {
 				t.Errorf("%s: got %+v", name, d)

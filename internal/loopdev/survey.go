@@ -131,14 +131,15 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 			}
 		}
 		var rivals []join.Rival
-		if known && own == "" && !l.Deleted && !found.has(id.UUID) {
-			if noted := p.notedRival(l.Seq); noted.VG == vg {
-				path = filepath.Join(dir, noted.LV)
-				rivals = append(rivals, p.rival(l, id, noted, false))
+		if filepath.Dir(path) != dir || known && own == "" && p.elsewhere(l, id) {
+			noted := p.notedRival(l.Seq)
+			if !known || l.Deleted || noted.VG != vg || found.has(id.UUID) { // few have a note
+				continue
 			}
-		}
-		if filepath.Dir(path) != dir || known && own == "" && rivals == nil && p.elsewhere(l, id) {
-			continue
+			path = filepath.Join(dir, noted.LV)
+			if r := p.rival(l, id, noted, false); r.Text != "" {
+				rivals = append(rivals, r)
+			}
 		}
 		l, err := p.kernel.Loop(l.Name)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && l.BackingFile == "" {

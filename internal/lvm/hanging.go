@@ -147,7 +147,7 @@ func (p *Provider) suspendedDisks() (paths []string) {
 }
 
 // hangingPools returns all devices of volume groups with a thin pool or a cache whose state the kernel does
-// not tell. LVM reads the state of every device that the filter accepts, and would wait for the
+// not return. LVM reads the state of every device that the filter accepts, and would wait for the
 // state of the pool and its volumes.
 func (p *Provider) hangingPools(list []devmapper.Mapped) (paths []string) {
 	const (

@@ -56,7 +56,7 @@ func (p *Provider) status(m devmapper.Mapped) (devmapper.Mapped, error) {
 				return q.got, q.err
 			}
 		case <-time.After(time.Until(q.since.Add(stateLimit))):
-			return devmapper.Mapped{}, silentError(fmt.Sprintf("the kernel has not told it since %s: look at its disks and at dmesg", q.since.Format(time.TimeOnly)))
+			return devmapper.Mapped{}, silentError(fmt.Sprintf("the kernel has not returned it since %s: look at its disks and at dmesg", q.since.Format(time.TimeOnly)))
 		}
 	}
 }

@@ -527,7 +527,7 @@ func TestStateHangs(t *testing.T) {
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() {
-				if _, err := p.status(pool); err == nil || !strings.Contains(err.Error(), "the kernel has not told it since") {
+				if _, err := p.status(pool); err == nil || !strings.Contains(err.Error(), "the kernel has not returned it since") {
 					t.Errorf("got %v", err)
 				}
 			})
