@@ -51,7 +51,7 @@ demo-shared: build ## two nodes with one volume group, in virtual machines: a po
 	bin/demo-shared -columns "$${columns:-0}" -bin $(BIN)
 
 .PHONY: test
-test: ## the tests for this machine, without eight of test-node; as root, it installs missing tools on Debian
+test: ## the tests for CI, in the VM with a random half of the longest; as root, it installs missing tools on Debian
 	@scripts/test
 
 .PHONY: test-vm
