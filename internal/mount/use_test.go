@@ -28,7 +28,22 @@ import (
 func (r *rig) loop(to string) (path string, detach func()) {
 	r.Helper()
 	path = strings.TrimSpace(r.sh("losetup", "-f", "--show", to))
-	detach = func() { r.sh("losetup", "-d", path) }
+	detach = func() {
+		r.Helper()
+		r.sh("losetup", "-d", path)
+		// While another process has it open, the kernel detaches it at the last close.
+		end := time.Now().Add(10 * time.Second)
+		for {
+			_, err := os.Stat(filepath.Join("/sys/block", filepath.Base(path), "loop"))
+			if errors.Is(err, os.ErrNotExist) {
+				return
+			}
+			if err != nil || time.Now().After(end) {
+				r.Fatalf("%s is still attached: %v", path, err)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
 	return path, detach
 }
 

@@ -69,9 +69,18 @@ func TestFullBelow(t *testing.T) {
 		hog := h.Dir + "/vg0/.hog"
 		fill := func() {
 			t.Helper()
-			var st unix.Statfs_t
-			h.must(unix.Statfs(h.Dir+"/vg0", &st))
-			h.must(os.WriteFile(hog, make([]byte, (int64(st.Bfree)-100)*st.Bsize), 0o600)) // some writes still fit
+			for { // until no other write has taken the space
+				var st unix.Statfs_t
+				h.must(unix.Statfs(h.Dir+"/vg0", &st))
+				err := os.WriteFile(hog, make([]byte, (int64(st.Bfree)-100)*st.Bsize), 0o600) // some writes still fit
+				if err == nil {
+					return
+				}
+				if !errors.Is(err, unix.ENOSPC) {
+					h.must(err)
+				}
+				h.must(os.Remove(hog))
+			}
 		}
 		h.ok(h.up(noAttach, v, p))
 		fill()
