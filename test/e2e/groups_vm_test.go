@@ -174,6 +174,7 @@ func (h *host) fill(path string) {
 func TestNotUsable(t *testing.T) {
 	p := podN(1)
 	h := newHost(t, func(h *host) {
+		h.sh("blkdiscard", "-f", "-z", disks[3]) // another test's data
 		h.storage.(*groups).groupOn("vg1", disks[2], disks[3])
 		h.lvm("lvcreate", "-y", "-an", "-L", "8M", "-T", "vg1/pool", disks[3])
 		h.lvm("lvcreate", "-y", "-an", "-Zn", "-Wn", "-L", "16M", "-n", "a", "vg1", disks[2])

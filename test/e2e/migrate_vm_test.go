@@ -57,7 +57,7 @@ func TestShellDriver(t *testing.T) {
 
 	for i, m := range both {
 		v := volumes[i]
-		h.lvm("lvcreate", "-y", "-an", "-Zn", "-Wn", "-L", "16m", "-n", v.Options["volumeID"], "vg0")
+		h.volume("vg0/"+v.Options["volumeID"], 16*mib, nil)
 		up(m, v, p)
 		h.write(v, p, "f", "the script's")
 	}
