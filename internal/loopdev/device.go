@@ -65,7 +65,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 		}
 	case all.left != nil: // Deactivate keeps it
 		d = p.deviceOf(lv.Name, *all.left)
-		if !all.left.Deleted {
+		if all.rival && !all.left.Deleted {
 			p.noteRival(all.left.Seq, lv.Name)
 		}
 	}
@@ -80,6 +80,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 type loops struct {
 	own     *Loop
 	left    *Loop    // the volume's, but of another or a deleted file
+	rival   bool     // the volume's file is another one than that of left
 	reasons []string // why the volume must not be used
 }
 
@@ -134,7 +135,7 @@ func (a *loops) add(lv volume.LV, file string, at Inode, l Loop, id identity, sa
 		if r := rivalOf(lv, file, at, l, id); r.Text != "" {
 			refuse("%s: %s", r.Text, r.Hint)
 			if id.UUID == lv.UUID {
-				a.left = &l
+				a.left, a.rival = &l, id.Inode != at // if it is the same, the file was renamed since the look-up
 			}
 		}
 	case id.UUID != lv.UUID && (l.Deleted || lv.Presence == volume.Absent || anotherFile(id, at)):

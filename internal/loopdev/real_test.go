@@ -666,6 +666,22 @@ func TestKeptWithoutCopy(t *testing.T) {
 	}
 }
 
+// A file that is renamed between the look-up of its volume and that of its device is not another file with its uuid:
+// its device is detached.
+func TestRenamedSinceLookUp(t *testing.T) {
+	n := newNode(t)
+	n.create("a", 16*mib)
+	lv := n.lookUp("a")
+	n.activate(lv)
+	n.sh("mv", n.dir+"/a", filepath.Dir(n.dir)+"/away")
+	d := n.device(lv)
+	if noted := n.notedRival(d.Seq); noted.LV != "" {
+		t.Errorf("noted: %s", noted)
+	}
+	lv.Presence = volume.Absent
+	n.deactivate(lv, n.device(lv))
+}
+
 // Ensure that a file at the path of a deleted one is refused, even if the device's link is missing or has
 // another name.
 func TestReplacedWithoutLink(t *testing.T) {
