@@ -60,7 +60,7 @@ func (p *Provider) Device(ctx context.Context, lv volume.LV) (volume.Device, err
 		p.noteRival(all.own.Seq, volume.Name{})
 		if len(all.reasons) == 0 {
 			p.mu.Lock()
-			p.sole[lv.UUID] = sole{all.own.Name, s.end, s.checked}
+			p.sole[lv.UUID] = sole{lv.Name, all.own.Name, s.end, s.checked}
 			p.mu.Unlock()
 		}
 	case all.left != nil: // Deactivate keeps it
@@ -210,8 +210,9 @@ func rescue(l Loop, file string) string {
 // themselves.
 var soleTimeout = time.Second
 
-// A sole device was the only one of its volume at the end of a scan.
+// A sole device was the only one of its volume, and of its name, at the end of a scan.
 type sole struct {
+	name    volume.Name
 	loop    string
 	scanned time.Time
 	checked uint64
@@ -222,7 +223,7 @@ func (p *Provider) lastDevice(lv volume.LV, file string, at Inode) (volume.Devic
 	p.mu.Lock()
 	last := p.sole[lv.UUID]
 	p.mu.Unlock()
-	if last.loop == "" || time.Since(last.scanned) > soleTimeout {
+	if last.loop == "" || last.name != lv.Name || time.Since(last.scanned) > soleTimeout {
 		return volume.Device{}, false
 	}
 	l, err := p.kernel.Loop(last.loop)

@@ -388,6 +388,40 @@ func TestFullXFS(t *testing.T) {
 	}
 }
 
+// A file in use that is moved over another one in use is not the other volume, also within the second in which its
+// device counts as the only one: the newest data of the other volume is in its own device.
+func TestMovedOver(t *testing.T) {
+	n := newNode(t)
+	a, b := n.create("a", 16*mib), n.create("b", 16*mib)
+	n.activate(b)
+	n.activate(a)
+	n.device(a)
+	n.sh("mv", n.dir+"/a", n.dir+"/b")
+	if d := n.device(n.lookUp("b")); !d.Unusable || !strings.Contains(d.Reason, "still has a deleted file") {
+		t.Errorf("got %+v", d)
+	}
+}
+
+// A btrfs is full when data has no space, although statfs counts the free space of its metadata.
+func TestFullBtrfs(t *testing.T) {
+	n := newNode(t)
+	n.mountNew("btrfs", n.dir)
+	lv := n.create("a", 16*mib)
+	defer n.deactivate(lv, n.activate(lv))
+	full := func() bool {
+		return slices.ContainsFunc(n.Survey(t.Context(), "vg0", true).Devices, func(d join.Device) bool {
+			return strings.Contains(d.Failed, "the filesystem of "+n.dir+" is full")
+		})
+	}
+	if full() {
+		t.Error("full, with room")
+	}
+	n.sh("sh", "-c", "dd if=/dev/zero of=$0/.hog bs=64k 2>/dev/null || sync $0", n.dir)
+	if !full() {
+		t.Error("not full")
+	}
+}
+
 // After a restart the device of a file on a filesystem that has shut down is still known, and can be
 // detached; only then the filesystem can be unmounted and repaired.
 func TestDeadDirectory(t *testing.T) {

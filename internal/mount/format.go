@@ -185,12 +185,21 @@ func mountable(dev *os.File, f Formatting) error {
 // FullBelow is the free space of the filesystem below a loop device, in bytes, under which it counts as full.
 const FullBelow = 1 << 20
 
+// FreeBelow returns the bytes that root can still write to a filesystem. The free blocks of a btrfs include those that
+// only metadata can use.
+func FreeBelow(st *unix.Statfs_t) int64 {
+	if st.Type == unix.BTRFS_SUPER_MAGIC {
+		return int64(st.Bavail) * st.Bsize
+	}
+	return int64(st.Bfree) * st.Bsize
+}
+
 // fullBelow returns an error if the file of a loop device needs space of a filesystem that is
 // full.
 func fullBelow(d volume.Device) error {
 	file := handle(d).File
 	var st unix.Statfs_t
-	if file == "" || unix.Statfs(filepath.Dir(file), &st) != nil || st.Blocks == 0 || int64(st.Bfree)*st.Bsize >= FullBelow { // a tmpfs without a limit has no blocks
+	if file == "" || unix.Statfs(filepath.Dir(file), &st) != nil || st.Blocks == 0 || FreeBelow(&st) >= FullBelow { // a tmpfs without a limit has no blocks
 		return nil
 	}
 	if needs, err := NeedsSpace(file); err == nil && !needs {
