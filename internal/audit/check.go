@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -42,7 +43,7 @@ func (a *Auditor) removedGroups() (groups []status.Checked) {
 		}
 	}
 	for _, vg := range slices.Sorted(maps.Keys(used)) {
-		groups = append(groups, status.Checked{VG: vg, Unknown: fmt.Sprintf("it is not in flexd's configuration, and %d of its volumes are in use or still active (flexd status): add it to volumeGroups until their pods have ended and they are inactive", used[vg])})
+		groups = append(groups, status.Checked{VG: cmp.Or(vg, "?"), Unknown: fmt.Sprintf("it is not in flexd's configuration, and %d of its volumes are in use or still active (flexd status): add it to volumeGroups until their pods have ended and they are inactive", used[vg])})
 	}
 	return groups
 }
