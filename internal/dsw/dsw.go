@@ -36,6 +36,7 @@ type Store struct {
 	leases         map[volume.UUID]*Lease
 	claimsByDir    index[Claim]             // by directory
 	claimsByName   index[Claim]             // by kubelet's name for the volume
+	claimsByVolume index[Claim]             // by the volume's name when it was set up
 	leasesByName   index[Lease]             // likewise
 	notesWithLease map[volume.UUID][]string // notes of claims ended by DropKeepingNote, to be removed with the lease
 	problems       map[string]string        // file → its problem
@@ -48,7 +49,7 @@ type Store struct {
 // gone.
 func Open(dir, boot string) (*Store, error) {
 	s := &Store{dir: dir, boot: boot, claims: map[volume.UUID]map[string]*Claim{}, leases: map[volume.UUID]*Lease{},
-		claimsByDir: index[Claim]{}, claimsByName: index[Claim]{}, leasesByName: index[Lease]{},
+		claimsByDir: index[Claim]{}, claimsByName: index[Claim]{}, claimsByVolume: index[Claim]{}, leasesByName: index[Lease]{},
 		notesWithLease: map[volume.UUID][]string{},
 		problems:       map[string]string{}, missing: map[string]string{},
 		teardowns: openTeardowns(filepath.Join(filepath.Dir(dir), "teardowns"), boot)}
@@ -149,6 +150,7 @@ func (s *Store) keep(c *Claim) {
 	s.claims[c.UUID][c.Dir] = c
 	s.claimsByDir.add(c.Dir, c)
 	s.claimsByName.add(c.Name, c)
+	s.claimsByVolume.add(c.volume().String(), c)
 	if files := s.notesWithLease[c.UUID]; files != nil { // the note belongs to a claim again
 		s.notesWithLease[c.UUID] = slices.DeleteFunc(files, func(f string) bool { return f == claimFile(c) })
 	}
@@ -165,6 +167,7 @@ func (s *Store) removeClaim(uuid volume.UUID, dir string) *Claim {
 	}
 	s.claimsByDir.remove(c.Dir, c)
 	s.claimsByName.remove(c.Name, c)
+	s.claimsByVolume.remove(c.volume().String(), c)
 	return c
 }
 
@@ -187,6 +190,8 @@ func parse(data []byte, into any, check func(string) error, boot string) error {
 	}
 	return check(boot)
 }
+
+func (c *Claim) volume() volume.Name { return volume.Name{VG: c.VG, LV: c.LV} }
 
 // User describes the user of a claim.
 func (c Claim) User() string {
@@ -220,6 +225,13 @@ func (s *Store) Named(name string) ([]Claim, []Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.claimsByName.copies(name), s.leasesByName.copies(name)
+}
+
+// Of returns copies of the claims of the volumes that had that name when they were set up.
+func (s *Store) Of(name volume.Name) []Claim {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claimsByVolume.copies(name.String())
 }
 
 // All returns copies of all claims.

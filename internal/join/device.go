@@ -188,12 +188,16 @@ func (s *facts) stale() {
 		if !s.lvm() {
 			back = fmt.Sprintf("rename it back (mv -n %s %s)", volume.Quote(s.file(v)), volume.Quote(s.file(&Volume{Name: old})))
 		}
-		wrong(fmt.Sprintf("pods that ask for %s/%s do not find it: %s, or change the name that they ask for", s.g.Name, old, back),
+		wrong(fmt.Sprintf("pods that ask for %s/%s do not get it, nor another volume of that name: %s, or change the name that they ask for", s.g.Name, old, back),
 			"it was %s when flexd set it up, and was renamed to %s", old, v.Name)
 	}
 	if i := slices.IndexFunc(s.claims, func(c Claim) bool { return c.VG != "" }); i >= 0 && v != nil {
 		c := s.claims[i]
-		wrong(fmt.Sprintf("pods that ask for %s/%s do not find it: if it was moved, move it back. If both groups have the same directory, remove one of them from flexd's configuration", c.VG, c.LV),
+		back := "if it was moved, move it back. If both groups have the same directory, remove one of them from flexd's configuration"
+		if s.lvm() {
+			back = "rename the groups back (vgrename), or change the name that they ask for"
+		}
+		wrong(fmt.Sprintf("pods that ask for %s/%s do not get it, nor another volume of that name: %s", c.VG, c.LV, back),
 			"it is in use as %s/%s, and %s has it now", c.VG, c.LV, s.g.Name)
 	}
 	if len(texts) > 0 {

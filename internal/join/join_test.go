@@ -180,7 +180,8 @@ func TestDisagreements(t *testing.T) {
 		{"an empty file", []func(*Group){func(g *Group) { g.Kind, g.Volumes[0].Size = "loopdev", 0 }}, []string{"stale-mapping data: says 0 bytes|the file was truncated"}},
 		{"renamed in the kernel only", []func(*Group){func(g *Group) { g.Devices[0].Name, g.Devices[0].Kernel = "", "mine" }}, []string{"stale-mapping data: and the kernel mine"}},
 		{"its deactivation fails", []func(*Group){unclaimed, func(g *Group) { g.Leases = []Lease{{UUID: "u1", LV: "data", Kept: "dd has it open"}} }}, []string{"still-active data: cannot be deactivated: dd has it open|end that use"}},
-		{"moved from another group", []func(*Group){func(g *Group) { g.Claims[0].VG = "vg1" }}, []string{"stale-mapping data: it is in use as vg1/data, and vg0 has it now|move it back"}},
+		{"moved from another group", []func(*Group){func(g *Group) { g.Claims[0].VG = "vg1" }}, []string{"stale-mapping data: it is in use as vg1/data, and vg0 has it now|do not get it, nor another volume of that name|vgrename"}},
+		{"a file moved from another group", []func(*Group){func(g *Group) { g.Kind, g.Claims[0].VG = "loopdev", "vg1" }}, []string{"stale-mapping data: it is in use as vg1/data, and vg0 has it now|move it back"}},
 		{"unmounted, of another group, which reports it", []func(*Group){func(g *Group) { g.Claims[0].VG, g.Mounts = "vg1", nil }}, []string{"stale-mapping data: vg1/data"}},
 		{"renamed by lvrename", []func(*Group){func(g *Group) { g.Volumes[0].Name, g.Devices[0].Name = "other", "other" }}, []string{"stale-mapping other: it was data when flexd set it up|ask for vg0/data"}},
 		{"a file renamed", []func(*Group){func(g *Group) {

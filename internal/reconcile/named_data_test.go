@@ -275,6 +275,31 @@ func TestRenamedInUse(t *testing.T) {
 	})
 }
 
+// While a volume that lost its name to another one is mounted, no pod gets the other one.
+func TestNameTakenInUse(t *testing.T) {
+	for _, global := range []bool{false, true} {
+		onLoops(t, fmt.Sprintf("global %v", global), func(t *testing.T, e *hosttest.Env) {
+			k, a, b, c := hosttest.NewKubelet(e, global), pod("a"), pod("b"), pod("c")
+			c.Volume, c.LV = "pv2", "other"
+			works(t, k.Up(c))
+			works(t, k.Finish(c))
+			e.Empty()
+			works(t, k.Up(a))
+			works(t, os.Rename(e.File("data"), e.File("old")))
+			works(t, os.Rename(e.File("other"), e.File("data")))
+			for range 2 {
+				fails(t, k.Up(b), "had when it was mounted at "+k.Dir(a)+", for pod")
+				e.Again()
+			}
+			works(t, k.Finish(a))
+			e.Empty()
+			works(t, k.Up(b))
+			works(t, k.Finish(b))
+			e.Empty()
+		})
+	}
+}
+
 // A btrfs is mounted once, and unmounted, after its default subvolume was changed. A read-only snapshot is no
 // writable volume, although neither mount nor superblock are read-only.
 func TestBtrfsDefaultSubvolume(t *testing.T) {

@@ -201,10 +201,32 @@ func (n *Node) lookUp(ctx context.Context, c *call, p Provider) (volume.LV, erro
 	case lv.Presence != volume.Present:
 		return lv, volume.Errorf(volume.Unusable, "not usable: %s", lv.Reason)
 	}
-	if why := n.replacedReason(ctx, c, lv.UUID, p); why != "" {
+	why := n.nameInUse(name, lv.UUID)
+	if why == "" {
+		why = n.replacedReason(ctx, c, lv.UUID, p)
+	}
+	if why != "" {
 		return lv, volume.WithCode(volume.Conflict, errors.New(why))
 	}
 	return lv, nil
+}
+
+// nameInUse returns why no call may use a volume: another one was mounted under its name, and is mounted still.
+func (n *Node) nameInUse(name volume.Name, uuid volume.UUID) string {
+	claims := n.Store.Of(name)
+	slices.SortFunc(claims, func(a, b dsw.Claim) int { return strings.Compare(b.Dir, a.Dir) }) // pods first
+	for _, c := range claims {
+		h := n.Observer.Last(c.UUID)
+		if c.UUID == uuid || c.UUID == uuid.Earlier() || h != nil && len(h.Mounts) == 0 {
+			continue
+		}
+		other, ask := "the volume", "rename it back"
+		if now, renamed := n.renamed(name); renamed == c.UUID {
+			other, ask = now.String(), "rename that one back, or ask for it by its present name"
+		}
+		return fmt.Sprintf("%s (uuid %s) has the name that %s (uuid %s) had when it was mounted at %s, for %s: %s; to use the new volume, delete the pods that use the other one", name, uuid, other, c.UUID, c.Dir, c.User(), ask)
+	}
+	return ""
 }
 
 // replacedReason returns why a Stage, or an Activate before it, must not use a volume: an earlier

@@ -79,9 +79,7 @@ func TestMeddlingWithMounted(t *testing.T) {
 		h.noticed("lvcreate", "-/"+s.UUID, func(now volumeStatus) bool { return now.sees("is another volume by now", s.UUID, fresh) })
 		h.refused(h.call("mount", h.PodDir(p, v), v.Blob(&p)), s.UUID, fresh, h.PodDir(p, v))
 		h.refused(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(64*mib), "0"), s.UUID, fresh)
-		if m == byKubelet {
-			h.refused(h.mount(v, q), s.UUID)
-		}
+		h.refused(h.mount(v, q), s.UUID, "rename that one back", "delete the pods that use the other one")
 		h.restart()
 		h.reads(v, p, "f", lv)
 		h.end(m, v, p)
