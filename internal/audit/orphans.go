@@ -268,13 +268,27 @@ func (o *orphans) find(views []*View) (found map[string]*orphanCandidate, runnin
 	return found, running, unknown
 }
 
+// Served restarts the age of orphaned pods' mounts, because kubelet has just set up their volume: the mount at dir, or
+// all of them for the empty dir, since some calls do not tell the pod.
+func (a *Auditor) Served(uuid volume.UUID, dir string) {
+	o := &a.orphans
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, s := range o.seen {
+		if s.uuid == uuid && s.Kind == volume.Published && (dir == "" || dir == s.Dir) {
+			s.since = time.Now()
+			o.scheduleLocked(OrphanSettle)
+		}
+	}
+}
+
 // listed returns the reported orphans as findings.
 func (o *orphans) listed() (all []status.Finding) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	all = append(all, o.strays...)
 	for _, s := range o.seen {
-		if s.reported {
+		if s.reported && time.Since(s.since) >= OrphanSettle {
 			all = append(all, s.finding())
 		}
 	}

@@ -197,6 +197,44 @@ func TestBrieflyNoProcessIsNoOrphan(t *testing.T) {
 	})
 }
 
+// A call of kubelet that succeeds restarts the age of an orphan: kubelet still wants the pod. A call for another
+// pod's mount does not.
+func TestServedIsNoOrphan(t *testing.T) {
+	const grace = 10 * time.Minute
+	for _, attach := range []bool{false, true} {
+		onSim(t, fmt.Sprintf("attach %v", attach), func(t *testing.T, e *hosttest.Env) {
+			after(e, grace)
+			k, a, b := hosttest.NewKubelet(e, attach), pod("a"), pod("b")
+			cgroup(t, e, a, "0")
+			cgroup(t, e, b, "1")
+			works(t, k.Start(a))
+			uuid := e.Node().List().Volumes[0].UUID
+			verb, args := "mount", []string{k.Dir(a), k.Blob(a, true)}
+			if attach {
+				verb, args = "waitforattach", []string{"", k.Blob(a, false)}
+			}
+			for range 10 {
+				e.Eventually("status names it", func() bool { return differ(e) == "orphaned-pod data" })
+				time.Sleep(grace - time.Minute)
+				works(t, k.Insist(verb, args...))
+				if d := differ(e); d != "" {
+					t.Errorf("just served: %s", d)
+				}
+				says(t, reclaim(e, uuid, k.Dir(a)), "it is not an orphan")
+			}
+			if !attach {
+				time.Sleep(grace - time.Minute)
+				works(t, k.Start(b))
+				time.Sleep(2 * time.Minute)
+				mountsAre(t, e, k.Dir(b))
+				works(t, k.Finish(b))
+			}
+			time.Sleep(3 * grace)
+			e.Empty()
+		})
+	}
+}
+
 // A release of a busy mount names the process that keeps it busy, and changes nothing.
 func TestReleaseBusy(t *testing.T) {
 	onSim(t, "", func(t *testing.T, e *hosttest.Env) { // really: test/e2e

@@ -144,6 +144,7 @@ func (n *Node) dispatch(c *call) (result Result, err error) {
 	switch c.Verb {
 	case volume.Check, volume.Activate, volume.Stage, volume.Publish, volume.Expand:
 		result.Device, err = n.setUp(c)
+		n.served(c, err)
 	case volume.EndLease:
 		n.endLease(c.asked.Options.Alias)
 	case volume.Exists:
@@ -156,6 +157,17 @@ func (n *Node) dispatch(c *call) (result Result, err error) {
 		err = volume.Errorf(volume.Invalid, "there is no verb %d", c.Verb)
 	}
 	return result, err
+}
+
+// served tells the auditor that kubelet has set up a volume, and so needs the mounts of its pods.
+func (n *Node) served(c *call, err error) {
+	switch {
+	case err != nil || c.lane == nil:
+	case c.Verb == volume.Publish:
+		n.auditor.Served(c.lane.uuid, c.Dir)
+	case c.Verb == volume.Activate, c.Verb == volume.Stage: // of a pod that kubelet does not tell
+		n.auditor.Served(c.lane.uuid, "")
+	}
 }
 
 // exists reports whether the volume is here, active or not.
