@@ -84,7 +84,7 @@ func (n *Node) until(call func(context.Context) (host.Answer, error)) (failures 
 	for {
 		a, err := call(ctx)
 		if err != nil {
-			n.T.Errorf("%v; after %q", err, failures)
+			n.T.Errorf("%v; after %q; then:\n%s", err, failures, n.Sh("ps -eo pid,stat,etimes,wchan,args --ppid 2 -N; tail -n 300 /run/flexd.log"))
 			return failures
 		}
 		if a.Status == "Success" {
