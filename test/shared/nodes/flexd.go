@@ -79,8 +79,7 @@ func (n *Node) TearDown(p host.Pod, v host.Volume) (failures []string) {
 
 func (n *Node) until(call func(context.Context) (host.Answer, error)) (failures []string) {
 	n.T.Helper()
-	// The watchdog resets a lost node within 90 s, and sanlock gives its locks to another up to 165 s later.
-	ctx, cancel := context.WithTimeout(context.Background(), 3*soon)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*soon)
 	defer cancel()
 	for {
 		a, err := call(ctx)
