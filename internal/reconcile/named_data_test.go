@@ -11,6 +11,7 @@ import (
 
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // Sequences in which a volume's data was, or seemed to be, lost.
@@ -288,6 +289,10 @@ func TestNameTakenInUse(t *testing.T) {
 			works(t, os.Rename(e.File("data"), e.File("old")))
 			works(t, os.Rename(e.File("other"), e.File("data")))
 			for range 2 {
+				fails(t, k.Up(b), "had when it was mounted at "+k.Dir(a)+", for pod")
+				for uuid := range e.Node().Observer.All() { // their devices are unknown
+					e.Node().Observer.Publish(uuid, volume.Have{})
+				}
 				fails(t, k.Up(b), "had when it was mounted at "+k.Dir(a)+", for pod")
 				e.Again()
 			}

@@ -201,32 +201,38 @@ func (n *Node) lookUp(ctx context.Context, c *call, p Provider) (volume.LV, erro
 	case lv.Presence != volume.Present:
 		return lv, volume.Errorf(volume.Unusable, "not usable: %s", lv.Reason)
 	}
-	why := n.nameInUse(name, lv.UUID)
-	if why == "" {
-		why = n.replacedReason(ctx, c, lv.UUID, p)
+	if err := n.nameInUse(ctx, name, lv.UUID); err != nil {
+		return lv, err
 	}
-	if why != "" {
+	if why := n.replacedReason(ctx, c, lv.UUID, p); why != "" {
 		return lv, volume.WithCode(volume.Conflict, errors.New(why))
 	}
 	return lv, nil
 }
 
-// nameInUse returns why no call may use a volume: another one was mounted under its name, and is mounted still.
-func (n *Node) nameInUse(name volume.Name, uuid volume.UUID) string {
+// nameInUse returns why no call may use a volume: another one was mounted under its name, and is mounted still. The mount
+// table shows that also while the other one's device cannot be observed.
+func (n *Node) nameInUse(ctx context.Context, name volume.Name, uuid volume.UUID) error {
 	claims := n.Store.Of(name)
 	slices.SortFunc(claims, func(a, b dsw.Claim) int { return strings.Compare(b.Dir, a.Dir) }) // pods first
 	for _, c := range claims {
-		h := n.Observer.Last(c.UUID)
-		if c.UUID == uuid || c.UUID == uuid.Earlier() || h != nil && len(h.Mounts) == 0 {
+		if c.UUID == uuid || c.UUID == uuid.Earlier() {
+			continue
+		}
+		table, err := n.table(ctx, c.Dir)
+		if err != nil {
+			return err
+		}
+		if table.Top(c.Dir) == nil {
 			continue
 		}
 		other, ask := "the volume", "rename it back"
 		if now, renamed := n.renamed(name); renamed == c.UUID {
 			other, ask = now.String(), "rename that one back, or ask for it by its present name"
 		}
-		return fmt.Sprintf("%s (uuid %s) has the name that %s (uuid %s) had when it was mounted at %s, for %s: %s; to use the new volume, delete the pods that use the other one", name, uuid, other, c.UUID, c.Dir, c.User(), ask)
+		return volume.Errorf(volume.Conflict, "%s (uuid %s) has the name that %s (uuid %s) had when it was mounted at %s, for %s: %s; to use the new volume, delete the pods that use the other one", name, uuid, other, c.UUID, c.Dir, c.User(), ask)
 	}
-	return ""
+	return nil
 }
 
 // replacedReason returns why a Stage, or an Activate before it, must not use a volume: an earlier
@@ -261,10 +267,7 @@ func (n *Node) renamed(name volume.Name) (volume.Name, volume.UUID) {
 			return h.LV.Now, uuid
 		}
 	}
-	for _, c := range n.Store.All() { // a call for its present name has noted it
-		if c.VG != name.VG || c.LV != name.LV {
-			continue
-		}
+	for _, c := range n.Store.Of(name) { // a call for its present name has noted it
 		if h := n.Observer.Last(c.UUID); h != nil && h.LV.Presence == volume.Present && h.LV.Name != name {
 			return h.LV.Name, c.UUID
 		}
