@@ -166,12 +166,13 @@ func TestRemovedGroup(t *testing.T) {
 				{Name: volume.Name{VG: "vg1", LV: "a"}, Claims: []dsw.Claim{{}}},
 				{Name: volume.Name{VG: "vg1", LV: "b"}, Claims: []dsw.Claim{{}}},
 				{Name: volume.Name{VG: "vg1", LV: "c"}, Have: &volume.Have{Device: volume.Device{Activity: volume.Active}}},
+				{Claims: []dsw.Claim{{}}}, // only its uuid is known
 				{Name: volume.Name{VG: "vg2", LV: "a"}},
 				{Name: volume.Name{VG: "vg2", LV: "b"}, Have: &volume.Have{Device: volume.Device{Activity: volume.Inactive}}},
 			}
 		})
 		all := a.Check(t.Context())
-		if len(all) != 2 || all[0].Unknown != "" || all[1].VG != "vg1" || !strings.Contains(all[1].Unknown, "3 of its volumes are in use or still active") {
+		if len(all) != 3 || all[0].Unknown != "" || all[1].VG != "?" || all[2].VG != "vg1" || !strings.Contains(all[2].Unknown, "3 of its volumes are in use or still active") {
 			t.Errorf("got %+v", all)
 		}
 	})

@@ -188,7 +188,7 @@ func (s *facts) stale() {
 		if !s.lvm() {
 			back = fmt.Sprintf("rename it back (mv -n %s %s)", volume.Quote(s.file(v)), volume.Quote(s.file(&Volume{Name: old})))
 		}
-		wrong(fmt.Sprintf("pods that ask for %s/%s do not get it, nor another volume of that name: %s, or change the name that they ask for", s.g.Name, old, back),
+		wrong(fmt.Sprintf("%s: %s, or change the name that they ask for", s.askedFor(s.g.Name, old), back),
 			"it was %s when flexd set it up, and was renamed to %s", old, v.Name)
 	}
 	if i := slices.IndexFunc(s.claims, func(c Claim) bool { return c.VG != "" }); i >= 0 && v != nil {
@@ -197,12 +197,21 @@ func (s *facts) stale() {
 		if s.lvm() {
 			back = "rename the groups back (vgrename), or change the name that they ask for"
 		}
-		wrong(fmt.Sprintf("pods that ask for %s/%s do not get it, nor another volume of that name: %s", c.VG, c.LV, back),
+		wrong(s.askedFor(c.VG, c.LV)+": "+back,
 			"it is in use as %s/%s, and %s has it now", c.VG, c.LV, s.g.Name)
 	}
 	if len(texts) > 0 {
 		s.add(StaleMapping, "", strings.Join(hints, "; "), "%s", strings.Join(texts, "; "))
 	}
+}
+
+// askedFor describes the answer to pods that ask for a former name of the volume.
+func (s *facts) askedFor(vg, lv string) string {
+	text := fmt.Sprintf("pods that ask for %s/%s do not get it", vg, lv)
+	if len(s.mounts()) > 0 {
+		text += ", nor another volume of that name"
+	}
+	return text
 }
 
 // loaded returns the names of the suspended devices with a second table.

@@ -183,14 +183,14 @@ func TestDisagreements(t *testing.T) {
 		{"moved from another group", []func(*Group){func(g *Group) { g.Claims[0].VG = "vg1" }}, []string{"stale-mapping data: it is in use as vg1/data, and vg0 has it now|do not get it, nor another volume of that name|vgrename"}},
 		{"a file moved from another group", []func(*Group){func(g *Group) { g.Kind, g.Claims[0].VG = "loopdev", "vg1" }}, []string{"stale-mapping data: it is in use as vg1/data, and vg0 has it now|move it back"}},
 		{"unmounted, of another group, which reports it", []func(*Group){func(g *Group) { g.Claims[0].VG, g.Mounts = "vg1", nil }}, []string{"stale-mapping data: vg1/data"}},
-		{"renamed by lvrename", []func(*Group){func(g *Group) { g.Volumes[0].Name, g.Devices[0].Name = "other", "other" }}, []string{"stale-mapping other: it was data when flexd set it up|ask for vg0/data"}},
+		{"renamed by lvrename", []func(*Group){func(g *Group) { g.Volumes[0].Name, g.Devices[0].Name = "other", "other" }}, []string{"stale-mapping other: it was data when flexd set it up|ask for vg0/data do not get it, nor another"}},
 		{"a file renamed", []func(*Group){func(g *Group) {
 			g.Kind, g.Directory, g.Volumes[0].Name, g.Devices[0].Name = "loopdev", "/srv/vg0", "other", "other"
 		}}, []string{"stale-mapping other: it was data when flexd set it up|mv -n /srv/vg0/other /srv/vg0/data"}},
 		{"a file copied with its attributes", []func(*Group){copied}, []string{"stale-mapping data: the files /srv/vg0/data and /srv/vg0/copy have the same uuid|a copy|/srv/vg0/data is in use (/dev/dm-3)|flexd uuid --new /srv/vg0/copy"}},
 		{"a file renamed, and copied back under its name", []func(*Group){copied, func(g *Group) { g.Devices[0].Name = "copy" }}, []string{"stale-mapping copy: /srv/vg0/copy is in use (/dev/dm-3)|flexd uuid --new /srv/vg0/data"}},
 		{"a file copied with its attributes while it is inactive", []func(*Group){copied, unclaimed, inactive}, []string{"stale-mapping copy: the files /srv/vg0/copy and /srv/vg0/data have|flexd uuid --new COPY"}},
-		{"renamed under a lease", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Name, g.Devices[0].Name = "other", "other" }}, []string{"stale-mapping other: it was data"}},
+		{"renamed under a lease", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Name, g.Devices[0].Name = "other", "other" }}, []string{"stale-mapping other: it was data|ask for vg0/data do not get it: lvrename"}},
 		{"broken", []func(*Group){func(g *Group) { g.Devices[0].Broken = "vg0-data has an error target" }}, []string{"stale-mapping data: error target|dmesg"}},
 		{"broken, the metadata unread", []func(*Group){func(g *Group) { g.Devices[0].Broken, g.Metadata, g.Volumes = "no table", "hangs", nil }}, []string{"stale-mapping data: no table"}},
 		{"broken and unclaimed is one thing", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].Broken, g.Devices[0].Size = "no table", 0 }}, []string{"stale-mapping data: no table"}},
