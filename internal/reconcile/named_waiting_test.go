@@ -34,6 +34,7 @@ type shared struct {
 	does  map[string]func(volume.Name) error
 
 	events []status.Event
+	slow   time.Duration // the time that it takes to record an event
 }
 
 func (s *shared) step(step string, name volume.Name) error {
@@ -129,8 +130,10 @@ func share(e *hosttest.Env) *shared {
 		p.Providers[hosttest.VG], p.Observer.Providers[hosttest.VG] = outer, outer
 		p.Record = func(ev status.Event) {
 			s.mu.Lock()
-			defer s.mu.Unlock()
 			s.events = append(s.events, ev)
+			slow := s.slow
+			s.mu.Unlock()
+			time.Sleep(slow)
 		}
 	}
 	e.Again()
@@ -326,6 +329,46 @@ func TestWaiting(t *testing.T) {
 		fails(t, up(), "superseded")
 		s.must("look-up", nil)
 		fails(t, k.Up(hosttest.Pod{UID: "b", Volume: "pv2", LV: "none"}), "does not exist")
+		e.Empty()
+	})
+	// The time of the next try comes while the lane records that it waits.
+	onShared(t, "for the look-up on a slow node", func(t *testing.T, e *hosttest.Env, s *shared) {
+		k := hosttest.NewKubelet(e, false)
+		s.slow = 1500 * time.Millisecond
+		s.must("look-up", &volume.WaitError{Reason: "the locks of the volume group are being started", Err: errBusy})
+		up := behind(func() error { return k.Up(pod("a")) })
+		time.Sleep(10 * time.Second)
+		s.must("look-up", nil)
+		begun := time.Now()
+		works(t, up())
+		if took := time.Since(begun); took > 20*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		if got, want := s.story(), []string{"waiting look-up data", "waited look-up data", "activate "}; !slices.Equal(got, want) {
+			t.Errorf("the history has %q, want %q", got, want)
+		}
+		works(t, k.Finish(pod("a")))
+		e.Empty()
+	})
+	onShared(t, "for the look-up, to release a volume", func(t *testing.T, e *hosttest.Env, s *shared) {
+		k := hosttest.NewKubelet(e, false)
+		works(t, k.Up(pod("a")))
+		uuid := state(e, "data").UUID
+		works(t, k.Finish(pod("a")))
+		works(t, loseLease(e))
+		e.Eventually("status names it", func() bool {
+			e.Node().Check(t.Context())
+			return differ(e) == "active-unclaimed data"
+		})
+		s.must("look-up", &volume.WaitError{Reason: "the locks of the volume group are being started", Err: errBusy})
+		released := behind(func() error { return reclaim(e, uuid, "") })
+		time.Sleep(10 * time.Second)
+		s.must("look-up", nil)
+		begun := time.Now()
+		works(t, released())
+		if took := time.Since(begun); took > 5*time.Second {
+			t.Errorf("it took %s", took)
+		}
 		e.Empty()
 	})
 	onShared(t, "by several pods", func(t *testing.T, e *hosttest.Env, s *shared) {

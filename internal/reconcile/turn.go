@@ -76,8 +76,9 @@ func (l *lane) work() {
 			l.fail(ctx, volume.Step{}, "look", err) // flexd's own work is retried
 			return
 		}
+		observed := time.Now()
 		l.postponeLookUp()
-		next := l.markWaiting(&w, h)
+		next := l.markWaiting(&w, h, observed)
 		v := l.planAndAnswer(&w, h)
 		if len(v.Steps) == 0 && v.Waiting {
 			l.wakeIn(next)

@@ -70,9 +70,10 @@ func (n *Node) untilRetry(interval, took time.Duration) time.Duration {
 
 // markWaiting sets Waits for each call whose step is not to be tried again yet, and for each
 // that has waited for a suspended device for less than resumeTimeout. It returns the time
-// until the lane must look again.
-func (l *lane) markWaiting(w *volume.Want, h volume.Have) time.Duration {
-	now, next := time.Now(), lastBackoff
+// until the lane must look again. now is the end of the observation: a try that has become due since then waits for the
+// next observation.
+func (l *lane) markWaiting(w *volume.Want, h volume.Have, now time.Time) time.Duration {
+	next := lastBackoff
 	if h.Device.Suspended {
 		next = resumePause
 	}
@@ -88,7 +89,7 @@ func (l *lane) markWaiting(w *volume.Want, h volume.Have) time.Duration {
 			continue
 		}
 		if c.retry.After(now) {
-			l.waits, next = true, min(next, c.retry.Sub(now))
+			l.waits, next = true, min(next, time.Until(c.retry))
 			w.Calls[i].Waits = true
 		} else if h.Device.Suspended {
 			w.Calls[i].Waits = now.Sub(c.suspended) < resumeTimeout
@@ -134,7 +135,7 @@ func (l *lane) postpone(step volume.Step, err error, took time.Duration) bool {
 	return true
 }
 
-// postponeLookUp makes the calls that need the volume's metadata wait, if the last look-up had to
+// postponeLookUp makes the calls that may need the volume's metadata wait, if the last look-up had to
 // wait. Otherwise it ends their wait for the metadata.
 func (l *lane) postponeLookUp() {
 	if l.blocked == nil {
@@ -143,7 +144,7 @@ func (l *lane) postponeLookUp() {
 	}
 	var step volume.Step
 	for _, c := range l.calls() {
-		if c.Verb != volume.Release && c.Verb != volume.Reclaim {
+		if c.Verb != volume.Release {
 			step.Calls = append(step.Calls, c.ID)
 		}
 	}

@@ -131,7 +131,7 @@ func (p *planner) reclaimDevice(call Call) {
 	case slices.ContainsFunc(p.w.Calls, func(c Call) bool { return c.Verb != Reclaim }):
 		p.refuse(call, Busy, "kubelet asks for it just now")
 	case p.h.LV.Pending:
-		p.serving = true
+		p.serving, p.v.Waiting = true, p.v.Waiting || call.Waits
 	case p.h.LV.Presence != Present:
 		p.refuse(call, Unknown, "its metadata is unknown: %s", orUnknown(p.h.LV.Reason))
 	case d.Activity == ActivityUnknown:
