@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/devmapper"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -63,5 +64,20 @@ func TestEarlierCommand(t *testing.T) {
 	}
 	if ran := f.commands(); len(ran) != 0 {
 		t.Errorf("ran %q", ran)
+	}
+}
+
+// Disks that do not respond are named also for a command of an earlier flexd, and one that holds the lock of a
+// group that is not configured any more.
+func TestEarlierCommandNamesDisks(t *testing.T) {
+	_, p := newFake(t, 0)
+	done := make(chan struct{})
+	defer close(done)
+	p.Options.Earlier = func(string) *Block { return &Block{Step: "activate", Pids: []int{4711}, Done: done} }
+	p.pending = func(string, []devmapper.Mapped) []disk { return []disk{{"/dev/sda", "8:0", "8:0"}} }
+	p.requests = func(string) (bool, int64) { return true, 0 }
+	g, err := p.group("former")
+	if err != nil || g.block == nil || !slices.Equal(g.block.Disks, []string{"/dev/sda"}) {
+		t.Errorf("got %+v, %v", g, err)
 	}
 }

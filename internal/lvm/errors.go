@@ -172,7 +172,7 @@ type Block struct {
 	Since   time.Time // zero = not known
 	Wchan   string
 	For     string          // what the command waits for, if not for a disk
-	Disks   []string        // suspended disks of any group
+	Disks   []string        // those of any group that do not respond
 	Volumes []string        // the volumes on the command line, for a command of an earlier flexd
 	Done    <-chan struct{} // closed when the command has ended
 }
@@ -195,7 +195,7 @@ func (b Block) String() string {
 		s += " has been running since " + b.Since.Format(time.TimeOnly)
 	}
 	if len(b.Disks) > 0 {
-		return s + "; these disks are suspended: " + strings.Join(b.Disks, ", ") + "; look at them and at dmesg"
+		return s + "; these disks do not respond or are suspended: " + strings.Join(b.Disks, ", ") + "; look at them and at dmesg"
 	}
 	return s + "; look at the disks of the group and at dmesg"
 }

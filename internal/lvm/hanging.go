@@ -60,13 +60,22 @@ func (p *Provider) hanging(mine *group, list []devmapper.Mapped) (others, unknow
 	return distinct(others), distinct(unknown)
 }
 
-// unresponsive returns the disks that are suspended, or complete none of their requests. It skips
+// unresponsive returns the disks that keep their requests, or complete none of them. It skips
 // the group's own disks: its commands must read them.
 func (p *Provider) unresponsive(list []devmapper.Mapped, own map[string]bool) []disk {
 	isOwn := func(d disk) bool { return own[d.number] }
 	pending := slices.DeleteFunc(p.pending(p.Dev, list), isOwn)
 	stalled := filterParallel(pending, func(d disk) bool { return p.stalls(d.queue) })
-	return append(slices.DeleteFunc(p.suspended(list), isOwn), stalled...)
+	return append(slices.DeleteFunc(p.keeping(list), isOwn), stalled...)
+}
+
+// unresponsiveDisks returns the paths of all disks that do not respond: a command may wait for one of them.
+func (p *Provider) unresponsiveDisks() (paths []string) {
+	list, _ := p.DM.List()
+	for _, d := range p.unresponsive(list, nil) {
+		paths = append(paths, d.path)
+	}
+	return distinct(paths)
 }
 
 // stalls reports whether a disk with requests in flight completes none. It does not wait again for
@@ -123,27 +132,38 @@ func pendingDisks(sys, dev string, list []devmapper.Mapped) (all []disk) {
 	return all
 }
 
-// suspended returns the suspended devices of device-mapper that are not LVM volumes.
-func (p *Provider) suspended(list []devmapper.Mapped) (all []disk) {
+// keeping returns the devices of device-mapper that keep their requests, without LVM volumes: suspended
+// ones, and multipath disks without a usable path.
+func (p *Provider) keeping(list []devmapper.Mapped) (all []disk) {
 	for _, m := range list {
 		if strings.HasPrefix(m.UUID, "LVM-") {
 			continue
 		}
-		if now, err := p.DM.Device(devmapper.Key{UUID: m.UUID, Number: m.Number}); err == nil && now.Suspended {
+		if now, err := p.DM.Device(devmapper.Key{UUID: m.UUID, Number: m.Number}); err == nil && (now.Suspended || p.waitsForPath(now)) {
 			all = append(all, disk{filepath.Join(p.Dev, "mapper", m.Name), m.Number, m.Number})
 		}
 	}
 	return all
 }
 
-// suspendedDisks returns the paths of all suspended disks: a command may wait for one of
-// them.
-func (p *Provider) suspendedDisks() (paths []string) {
-	list, _ := p.DM.List()
-	for _, d := range p.suspended(list) {
-		paths = append(paths, d.path)
+// waitsForPath reports whether a multipath disk has no usable path, and does not fail its requests. The kernel
+// counts none of them as in flight. Its state has "8:0 A" for each usable path, and "8:0 F" for a failed one.
+func (p *Provider) waitsForPath(m devmapper.Mapped) bool {
+	if len(m.Targets) != 1 || m.Targets[0].Type != "multipath" || !slices.Contains(strings.Fields(m.Targets[0].Params), "queue_if_no_path") {
+		return false
 	}
-	return paths
+	now, err := p.DM.Status(devmapper.Key{UUID: m.UUID, Number: m.Number})
+	if err != nil || len(now.Targets) != 1 {
+		return false
+	}
+	before := ""
+	for word := range strings.FieldsSeq(now.Targets[0].Params) {
+		if _, _, path := sysfs.SplitNumber(before); path && word == "A" {
+			return false
+		}
+		before = word
+	}
+	return true
 }
 
 // hangingPools returns all devices of volume groups with a thin pool or a cache whose state the kernel does

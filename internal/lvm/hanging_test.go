@@ -71,6 +71,29 @@ func TestFilterOfHangingDisks(t *testing.T) {
 	if got := filter(); got != "" {
 		t.Errorf("its own disk: %q", got)
 	}
+
+	// A multipath disk without a usable path keeps its requests, and the kernel does not count them.
+	delete(f.devices, "under")
+	for _, row := range []struct {
+		table, status string
+		want          bool
+	}{
+		{"1 queue_if_no_path 0 2 1 service-time 0 1 2 8:0 1 1 service-time 0 1 2 8:16 1 1", "2 0 0 0 2 1 A 0 1 2 8:0 F 1 0 1 E 0 1 2 8:16 F 1 0 1", true},
+		{"1 queue_if_no_path 0 2 1 service-time 0 1 2 8:0 1 1 service-time 0 1 2 8:16 1 1", "2 0 0 0 2 1 E 0 1 2 8:0 F 1 0 1 D 0 1 2 8:16 A 0 0 1", false},
+		{"3 retain_attached_hw_handler queue_if_no_path queue_mode 1 alua 1 1 round-robin 0 2 1 8:0 1 8:16 1", "2 0 0 0 1 1 A 0 2 0 8:0 F 3 8:16 F 1", true},
+		{"1 queue_if_no_path 0 0 0", "2 0 0 0 0 0", true},
+		{"0 0 1 1 round-robin 0 1 1 8:0 1", "2 0 0 0 1 1 A 0 1 0 8:0 F 1", false}, // its requests fail
+	} {
+		f.devices["mpath-1"] = devmapper.Mapped{Name: "mpatha", UUID: "mpath-1", Number: "253:97", Targets: []devmapper.Target{{Type: "multipath", Params: row.table}}}
+		f.status = map[string]string{"mpath-1": row.status}
+		want := ""
+		if row.want {
+			want = `"r|^` + p.Dev + `/mapper/mpatha$|",`
+		}
+		if got := filter(); got != want {
+			t.Errorf("%s: got %q, want %q", row.status, got, want)
+		}
+	}
 }
 
 // A filter of the host may accept another name of a disk, so all names are rejected.
@@ -292,7 +315,7 @@ func TestReportThatHangs(t *testing.T) {
 	}
 }
 
-// It is not repeated without a disk of the group itself.
+// It is not repeated without a disk of the group itself; the error names that disk.
 func TestReportThatHangsOnItsOwnDisk(t *testing.T) {
 	t.Parallel()
 	f, p := newFake(t, 1)
@@ -308,7 +331,7 @@ func TestReportThatHangsOnItsOwnDisk(t *testing.T) {
 	}
 	f.missing = 1
 	var blocked *BlockedError
-	if _, _, err := p.groups["vg0"].look(t.Context(), true); !errors.As(err, &blocked) {
+	if _, _, err := p.groups["vg0"].look(t.Context(), true); !errors.As(err, &blocked) || !slices.Equal(blocked.Disks, []string{"/dev/sdx"}) {
 		t.Errorf("got %v", err)
 	}
 }

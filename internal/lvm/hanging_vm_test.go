@@ -121,6 +121,48 @@ func TestVMHangingOriginal(t *testing.T) {
 	l.sh("lvchange", "-an", "vg1/there")
 }
 
+// A multipath disk loses its last path, and keeps its requests, which the kernel does not count: after a restart
+// the other groups work, and the errors of its own group name it.
+func TestVMHangingMultipath(t *testing.T) {
+	l := newLab(t)
+	lv := l.lv("data", "8M")
+	restore := l.host(`devices/global_filter=["r|^` + l.disks[2] + `$|"]`) // LVM recognizes only paths of SCSI, NVMe and DASD
+	defer restore()
+	l.sh("modprobe", "-a", "dm-multipath", "dm-round-robin")
+	path := blockNumber(l.disks[2])
+	l.sh("dmsetup", "create", "--noudevsync", "mpatha", "-u", "mpath-test", "--table", fmt.Sprintf("0 %s multipath 1 queue_if_no_path 0 1 1 round-robin 0 1 1 %s 1", l.sh("blockdev", "--getsz", l.disks[2]), path))
+	l.sh("dmsetup", "mknodes")
+	t.Cleanup(func() { exec.Command("dmsetup", "message", "mpatha", "0", "fail_if_no_path").Run() })
+	l.sh("vgcreate", "-q", "vg1", "/dev/mapper/mpatha")
+	l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-L", "8M", "-n", "there", "vg1")
+	l.restart(Group{})
+	l.CallDeadline = 20 * time.Second
+	there := func() (volume.LV, error) { return l.LookUp(t.Context(), volume.Name{VG: "vg1", LV: "there"}) }
+	l.sh("dmsetup", "message", "mpatha", "0", "fail_path "+path)
+	l.sh("rm", "-f", "/run/lvm/hints")
+	l.activate(l.present("data"))
+	l.deactivate(lv)
+	if blocks := l.Blocks(); len(blocks) != 0 {
+		t.Errorf("blocked: %v", blocks)
+	}
+	_, err := there()
+	is(t, err, ErrFailed, "PVs are missing", "/dev/mapper/mpatha")
+	l.sh("dmsetup", "message", "mpatha", "0", "reinstate_path "+path)
+	if lv, err := there(); err != nil || lv.Presence != volume.Present {
+		t.Fatalf("got %+v %v", lv, err)
+	}
+
+	// Its own group's commands must read it.
+	l.sh("dmsetup", "message", "mpatha", "0", "fail_path "+path)
+	l.Invalidate("")
+	_, err = there()
+	is(t, err, nil, "vg1 is blocked", "do not respond or are suspended: /dev/mapper/mpatha")
+	l.activate(lv)
+	l.deactivate(lv)
+	l.sh("dmsetup", "message", "mpatha", "0", "reinstate_path "+path)
+	eventually(t, "the group works again", func() bool { _, err := there(); return err == nil })
+}
+
 // An NVMe disk hangs, with the kernel's multipath as by default: Linux 6.1 counts its requests only for its
 // path.
 func TestVMHangingNVMe(t *testing.T) {

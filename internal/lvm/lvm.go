@@ -136,16 +136,22 @@ func (p *Provider) newGroup(name string) *group {
 // volumes must be released.
 func (p *Provider) group(name string) (*group, error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	g := p.groups[name]
-	if g == nil {
-		if err := checkName(name); err != nil {
-			return nil, fmt.Errorf("volume group: %v", err) // without the code for a wrong option of a pod
-		}
-		g = p.newGroup(name)
-		p.groups[name] = g
+	p.mu.Unlock()
+	if g != nil {
+		return g, nil
 	}
-	return g, nil
+	if err := checkName(name); err != nil {
+		return nil, fmt.Errorf("volume group: %v", err) // without the code for a wrong option of a pod
+	}
+	added := p.newGroup(name) // without p.mu: it may wait for disks
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if g := p.groups[name]; g != nil {
+		return g, nil
+	}
+	p.groups[name] = added
+	return added, nil
 }
 
 // configured returns the queue of a configured volume group.

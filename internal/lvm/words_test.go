@@ -197,5 +197,5 @@ func ExampleBlockedError() {
 	// Output:
 	// volume group vg0 is blocked: activate (pid 12, waits in io_getevents) has been running since 03:04:05; look at the disks of the group and at dmesg
 	// volume group vg0 is blocked: extend (pid 12, waits in locks_lock_inode_wait, for LVM's lock of vg0, which pid 7 (vgs) holds) has been running since 03:04:05; look at the disks of the group and at dmesg
-	// volume group vg0 is blocked: activate (pid 12, waits in io_getevents) has been running since 03:04:05; these disks are suspended: /dev/mapper/mpatha; look at them and at dmesg
+	// volume group vg0 is blocked: activate (pid 12, waits in io_getevents) has been running since 03:04:05; these disks do not respond or are suspended: /dev/mapper/mpatha; look at them and at dmesg
 }
