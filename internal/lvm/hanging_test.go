@@ -236,6 +236,38 @@ func TestPendingMultipath(t *testing.T) {
 	check("one path is usable", false, 0)
 	write("nvme12/state", "resetting")
 	check("none is usable", true, 3*9+5)
+
+	// Nor are requests counted that wait for a SCSI disk, or for an NVMe disk without multipath.
+	write("nvme12/state", "live")
+	for _, row := range []struct {
+		name, number, state string
+		want                bool
+	}{
+		{"sda", "8:0", "running", false},
+		{"sda", "8:0", "blocked", true}, // as after the loss of an iSCSI session
+		{"sda", "8:0", "created-blocked", true},
+		{"sda", "8:0", "quiesce", true},
+		{"sda", "8:0", "transport-offline", false}, // its requests fail
+		{"nvme1n1", "259:2", "live", false},
+		{"nvme1n1", "259:2", "connecting", true},
+		{"nvme1n1", "259:2", "resetting", true},
+	} {
+		_ = os.Symlink("../../block/"+row.name, sys+"/dev/block/"+row.number)
+		write("block/"+row.name+"/device/state", row.state)
+		write("block/"+row.name+"/"+row.name+"p1/dev", row.number+"1")
+		var disks []disk
+		if row.want {
+			disks = []disk{{"/dev/" + row.name, row.number, row.number}, {"/dev/" + row.name + "p1", row.number + "1", row.number}}
+		}
+		p := New(Options{Sys: sys})
+		if got := p.pending("/dev", nil); !slices.Equal(got, disks) {
+			t.Errorf("%s %s: pending: %v", row.name, row.state, got)
+		}
+		if waiting, _ := p.requests(row.number); waiting != row.want {
+			t.Errorf("%s %s: waiting: %v", row.name, row.state, waiting)
+		}
+		write("block/"+row.name+"/device/state", "")
+	}
 }
 
 // A report that lacks PVs is neither a fact nor an absence while the command must exclude a disk that may be

@@ -150,16 +150,22 @@ func counters(sys, number string) []string {
 	return dirs
 }
 
-// inFlight reports whether a device with these counters has requests in flight, or has no usable path:
-// the kernel does not count the requests that wait for a path.
+// holding has the states of a SCSI device, and of the controller of an NVMe disk without multipath, in which
+// requests wait.
+var holding = []string{"blocked", "created-blocked", "quiesce", "connecting", "resetting"}
+
+// inFlight reports whether a device with these counters has requests in flight, is in a state in which they
+// wait, or has no usable path: the kernel does not count requests that wait for one of these.
 func inFlight(dirs []string) bool {
-	usable := len(dirs) == 1
-	for i, dir := range dirs {
+	usable := false
+	for _, dir := range dirs {
 		if pending, _ := sysfs.Line(dir + "/inflight"); strings.Trim(pending, " 0") != "" {
 			return true
 		}
-		if i > 0 {
-			state, _ := sysfs.Line(dir + "/device/state")
+		state, _ := sysfs.Line(dir + "/device/state")
+		if len(dirs) == 1 {
+			usable = !slices.Contains(holding, state)
+		} else {
 			usable = usable || state == "live"
 		}
 	}
