@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -191,12 +190,17 @@ func growXFS(fd int, size int64) error {
 // btrfsLeast is the smallest size to which the kernel resizes a btrfs.
 const btrfsLeast = 256 << 20
 
+// growBtrfs names the device by its id, which is not 1 after a device was added and the first one removed.
 func growBtrfs(fd int, size int64) error {
+	info, err := btrfsInfoOf(fd)
+	if err != nil {
+		return err
+	}
 	var arg struct {
 		fd   int64
 		name [btrfsNameMax + 1]byte
 	}
-	copy(arg.name[:], strconv.FormatInt(size, 10))
+	copy(arg.name[:], fmt.Sprintf("%d:%d", info.MaxID, size)) // it has only this device, see mountedAt
 	if err := ioctl(fd, btrfsResize, unsafe.Pointer(&arg)); err != nil {
 		if size < btrfsLeast && errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("btrfs: the kernel does not resize a filesystem to less than 256 MiB: ask for at least 257 MiB: %w", err)

@@ -85,6 +85,19 @@ func TestBtrfsDevices(t *testing.T) {
 	if fs := second.probe(""); fs.Content == volume.Filesystem {
 		t.Errorf("got %+v", fs)
 	}
+
+	// The same moves a filesystem to another device, whose id is not 1: it is extended all the same.
+	r.mount(r.spec(dir))
+	r.sh("btrfs", "device", "add", "-f", second.dev.Path, dir)
+	r.sh("btrfs", "device", "remove", r.dev.Path, dir)
+	second.resize(512 * mib)
+	if err := second.Grow(t.Context(), second.lock, second.dev, "btrfs", dir); err != nil {
+		t.Error(err)
+	}
+	if fs := second.probe(dir); fs.Size != volume.Room(512*mib) {
+		t.Errorf("got %+v", fs)
+	}
+	second.unmount(dir)
 }
 
 // Ensure that a mount that fails, or is refused, leaves no mount and no user of the device.

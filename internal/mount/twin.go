@@ -241,17 +241,27 @@ func aloneInBtrfs(dev *os.File, d volume.Device, first bool) error {
 	}
 }
 
+// btrfsInfo is struct btrfs_ioctl_fs_info_args.
+type btrfsInfo struct {
+	MaxID   uint64 // the largest id of a device
+	Devices uint64
+	FSID    [16]byte
+	_       [1024 - 32]byte
+}
+
+func btrfsInfoOf(fd int) (info btrfsInfo, err error) {
+	if err := ioctl(fd, btrfsFSInfo, unsafe.Pointer(&info)); err != nil {
+		return info, fmt.Errorf("BTRFS_IOC_FS_INFO: %w", err)
+	}
+	return info, nil
+}
+
 // btrfsIsOf verifies that the btrfs of an open directory is on that device only, and not on
 // another one with the same fsid.
 func btrfsIsOf(fd int, d volume.Device) error {
-	var info struct { // struct btrfs_ioctl_fs_info_args
-		_       uint64
-		Devices uint64
-		FSID    [16]byte
-		_       [1024 - 32]byte
-	}
-	if err := ioctl(fd, btrfsFSInfo, unsafe.Pointer(&info)); err != nil {
-		return fmt.Errorf("BTRFS_IOC_FS_INFO: %w", err)
+	info, err := btrfsInfoOf(fd)
+	if err != nil {
+		return err
 	}
 	if on := btrfsDevices(uuidText(info.FSID[:])); info.Devices != 1 || !on.only(d.Number) {
 		return fmt.Errorf("%w: the mount is of %d devices, %s, not of %s alone", ErrChanged, info.Devices, on, describeDevice(d))
