@@ -153,6 +153,8 @@ func (s *facts) stale() {
 			hint = s.noRefresh()
 		case s.lvm() && s.g.Short != "": // a refresh would leave the device suspended
 			hint = "no lvchange --refresh before this: " + s.g.Short
+		case s.lvm() && len(d.loaded()) > 0:
+			hint = "the resume gives the device that size"
 		case s.lvm():
 		case v.Size < d.Size:
 			hint = fmt.Sprintf("the file was truncated: %s; if its group has `deactivate: never`, then: losetup -d %s", volume.CutFile(d.Size, v.Size, s.file(v), d.Path), d.Path)
@@ -246,6 +248,9 @@ func (s *facts) suspended(wrong func(hint, format string, a ...any)) {
 		}
 	}
 	loaded, resume, lvextend := d.loaded(), strings.Join(resumes, " && "), " If lvextend was interrupted: repeat it, and do not refresh."
+	if v != nil && v.Size > d.Size { // lvextend has written the metadata, and would do nothing
+		lvextend = ""
+	}
 	switch drop := "drop the second one first: " + strings.Join(drops, " && "); {
 	case len(loaded) == 0, d.Misplaced != "", v != nil && v.Size > 0 && v.Size != d.Size:
 	case v == nil, !d.Placed:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
@@ -58,7 +59,7 @@ func (p *Provider) extend(ctx context.Context, lv volume.LV, size int64, blank b
 	if err := p.begin(m); err != nil {
 		return err
 	}
-	go func() { p.end(m, g.extend(lv, size, blank)) }()
+	go func() { p.end(m, g.orSuspended(lv, g.extend(lv, size, blank))) }()
 	select {
 	case <-m.done:
 		return g.lockWaitError(ctx, lv, m.err)
@@ -199,4 +200,30 @@ func (g *group) fitDevice(ctx context.Context, f *Facts, lv volume.LV, l Logical
 		err = fmt.Errorf("extend: %s has %s, but its volume has %s", g.p.node(m), volume.Bytes(m.Size()), volume.Bytes(l.Size))
 	}
 	return err
+}
+
+// orSuspended adds to the error of an extension that devices of the volume are suspended, as after an lvextend
+// that gets no semaphore for udev. flexd does not resume them, since another command may want them suspended.
+func (g *group) orSuspended(lv volume.LV, err error) error {
+	if err == nil || hangs(err) {
+		return err
+	}
+	m, found, ferr := g.p.find(lv.UUID)
+	if ferr != nil || !found {
+		return err
+	}
+	var names, resumes []string
+	loaded := false
+	for _, one := range g.p.tree().faults(m, false).suspended {
+		names, resumes = append(names, one.Kernel), append(resumes, "dmsetup resume "+one.Kernel)
+		loaded = loaded || one.Loaded
+	}
+	if len(names) == 0 {
+		return err
+	}
+	remedy := "If no command of LVM runs (ps ax | grep lv): " + strings.Join(resumes, " && ")
+	if loaded && g.lastFacts().lv(lv.UUID).Size <= m.Size() { // the second table may not be that of the metadata
+		remedy = "flexd check says how to resume them safely"
+	}
+	return volume.Errorf(volume.Busy, "%w; all its reads and writes wait, since these devices are suspended: %s. %s", err, strings.Join(names, ", "), remedy)
 }

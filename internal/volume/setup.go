@@ -24,9 +24,13 @@ func (p *planner) obstacle(c Call) Refusal {
 	case d.Activity == ActivityUnknown:
 		return refusal(Unknown, "its device could not be inspected: %s", orUnknown(d.Reason))
 	case d.Suspended && d.Loaded:
-		return refusal(Busy, "its device %s stays suspended with a second table: a command of LVM changes it, and every read waits until that ends. If pvmove was interrupted: pvmove --abort. If no command of LVM runs (ps ax | grep lv), one was killed: flexd check says how to resume the device safely", cmp.Or(d.SuspendedBelow, d.Path))
+		return refusal(Busy, "its device %s stays suspended with a second table: a command of LVM changes it, and every read waits until that ends. If pvmove was interrupted: pvmove --abort. If no command of LVM runs (ps ax | grep lv), one has failed or was killed: flexd check says how to resume the device safely", cmp.Or(d.SuspendedBelow, d.Path))
 	case d.Suspended:
-		return refusal(Busy, "its device %s stays suspended: a snapshot or pvmove may be in progress, and every read waits until that ends. If pvmove was interrupted: pvmove --abort. If lvextend was interrupted: repeat it. If no command of LVM runs: dmsetup resume %[1]s", cmp.Or(d.SuspendedBelow, d.Path))
+		lvextend := " If lvextend was interrupted: repeat it."
+		if lv.Size > d.Size { // it has written the metadata, and would do nothing
+			lvextend = ""
+		}
+		return refusal(Busy, "its device %s stays suspended: a snapshot or pvmove may be in progress, and every read waits until that ends. If pvmove was interrupted: pvmove --abort.%s If no command of LVM runs: dmsetup resume %[1]s", cmp.Or(d.SuspendedBelow, d.Path), lvextend)
 	}
 	for _, cl := range p.w.Claims {
 		if why := p.h.Targets[cl.Dir].Unknown; why != "" {

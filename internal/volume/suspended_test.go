@@ -42,6 +42,14 @@ func TestSuspended(t *testing.T) {
 			}
 		}
 	}
+	// An lvextend that has written the metadata does nothing when it is repeated.
+	for size, repeats := range map[int64]bool{0: true, 1: false} {
+		have := have
+		have.LV.Size = size
+		if v := Plan(want(false), have); len(v.Refused) != 4 || strings.Contains(v.Refused[3].Reason, "repeat") != repeats {
+			t.Errorf("size %d: got %+v", size, v.Refused)
+		}
+	}
 	// What is mounted is Success, and a release goes on.
 	w := want(true)
 	w.Calls = []Call{{ID: "again", Verb: Publish, Dir: dir, Waits: true}}
