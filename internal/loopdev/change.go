@@ -111,7 +111,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	if d.Activity == volume.Active {
 		id, known := p.remembered(d.Seq)
 		if known = known && id.UUID == lv.UUID; known {
-			if why := p.keepReason(lv, d, id); why != "" {
+			if why := p.keepReason(ctx, lv, d, id); why != "" {
 				return volume.Errorf(volume.Conflict, "deactivate: it stays active: %s", why)
 			}
 		}
@@ -145,9 +145,9 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 // keepReason returns why a device must stay attached: another file has the volume's name, or had it when flexd last
 // found the volume, and only the device shows that. The child checks whether the volume's own file was deleted. A
 // filesystem that has shut down is no reason: it could not be repaired while the device is attached.
-func (p *Provider) keepReason(lv volume.LV, d volume.Device, id identity) string {
+func (p *Provider) keepReason(ctx context.Context, lv volume.LV, d volume.Device, id identity) string {
 	l, err := p.kernel.Loop(filepath.Base(d.Path))
-	if err != nil || l.Seq != d.Seq || l.Deleted {
+	if err != nil || l.Seq != d.Seq || p.deleted(ctx, l, id) {
 		return ""
 	}
 	r := p.rival(l, id, lv.Name, lv.Presence == volume.Present)

@@ -110,6 +110,9 @@ func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at In
 			}
 			same = f.Inode == id.Inode
 		}
+		if !same {
+			l.Deleted = p.deleted(ctx, l, id)
+		}
 		if id.UUID != lv.UUID && lv.Presence == volume.Present && p.keptHere(l, lv.Name) {
 			all.reasons = append(all.reasons, formerFile(l, id, file))
 			continue

@@ -24,11 +24,15 @@ import (
 // it.
 const mark = "flexd:"
 
-// An identity is that of one incarnation of a loop device: it never changes.
+// An identity is that of one incarnation of a loop device. It changes only when its file is deleted with its btrfs
+// subvolume: then the file has no device number any more.
 type identity struct {
 	UUID volume.UUID `json:"uuid,omitempty"` // "" = not attached by flexd
 	Inode
 }
+
+// deleted reports whether the file was deleted with its btrfs subvolume, as of the last answer.
+func (id identity) deleted() bool { return id.Dev == 0 && id.Ino != 0 }
 
 // Identify returns the volume of the loop device with that number, for a mount table entry. Its name is
 // empty if it is no longer known.
@@ -154,6 +158,21 @@ func (p *Provider) remember(seq uint64, id identity) {
 	p.known[seq] = id
 }
 
+// deleted reports whether the file of a device of this node was deleted. The kernel does not say so of the files of
+// a deleted btrfs subvolume, so the identity is read again if the path does not show the file. Without an answer the
+// file only counts as hidden.
+func (p *Provider) deleted(ctx context.Context, l Loop, id identity) bool {
+	if l.Deleted || id.deleted() {
+		return true
+	}
+	if _, saved := p.restore(l.Seq); !saved || !p.hidden(l, id) {
+		return false
+	}
+	p.askAgain(ctx, []Loop{l})
+	id, _ = p.remembered(l.Seq)
+	return id.deleted()
+}
+
 type identifyArg struct {
 	Names       []string `json:"names"`
 	Seqs        []uint64 `json:"seqs"`
@@ -193,17 +212,18 @@ func (p *Provider) answered(line []byte) error {
 		return err
 	}
 	for _, g := range got {
+		known := !g.Silent
 		if g.Silent {
-			if id, ok := p.restore(g.Seq); ok {
-				g.Silent, g.identity = false, id
-			}
+			g.identity, known = p.restore(g.Seq)
 		}
 		p.mu.Lock()
-		if !g.Silent {
+		if known {
 			p.known[g.Seq] = g.identity
 		}
 		if q := p.asked[g.Seq]; q != nil {
-			q.silent = q.silent || g.Silent
+			if q.silent = q.silent || g.Silent; !g.Silent {
+				delete(p.asked, g.Seq)
+			}
 			q.end()
 		}
 		p.mu.Unlock()

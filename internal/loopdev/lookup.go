@@ -53,7 +53,11 @@ func (p *Provider) formerFile(ctx context.Context, name volume.Name, file string
 	}
 	for _, loop := range p.candidates(s, name, file, Inode{}, "") {
 		l, err := p.kernel.Loop(loop)
-		if id, known := p.remembered(l.Seq); err == nil && known && p.keptHere(l, name) {
+		id, known := p.remembered(l.Seq)
+		if err != nil || !known {
+			continue
+		}
+		if l.Deleted = p.deleted(ctx, l, id); p.keptHere(l, name) {
 			return formerFile(l, id, file)
 		}
 	}

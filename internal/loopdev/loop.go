@@ -357,14 +357,13 @@ func detach(a detachArg) error {
 	return &mount.BusyError{What: a.Device.Path, Holders: mount.DeviceHolders(a.Device)}
 }
 
-// deleted reports whether a device has a deleted file. The kernel does not say so of the files of a deleted
-// btrfs subvolume, which have no device number any more. A hard link of a deleted name may be at path.
+// deleted reports whether a device has a deleted file. A hard link of a deleted name may be at path.
 func deleted(dev *os.File, l Loop, path string) bool {
 	id, _, err := ask(dev, l.Name)
 	if err != nil {
 		return l.Deleted
 	}
-	if !l.Deleted && id.Dev != 0 {
+	if !l.Deleted && !id.deleted() {
 		return false
 	}
 	f, err := kernel{}.File(path)

@@ -607,6 +607,47 @@ func TestHungDevice(t *testing.T) {
 	})
 }
 
+// A device of flexd whose path shows another file, and whose filesystem hangs, is asked once whether its file was
+// deleted, and again only when that child has ended.
+func TestHidingDeviceHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		file, at := dir+"/a", Inode{1, 3}
+		k := &fakeKernel{
+			loops: []Loop{{Name: "loop1", Number: "7:1", Seq: 11, BackingFile: file, Size: 4096}},
+			files: map[string]FileInfo{file: {Exists: true, Regular: true, Links: 1, Inode: at, UUID: uuidB, Size: 4096}},
+		}
+		r := &hungRunner{released: make(chan struct{}), late: map[string]string{"loop1": fmt.Sprintf(`{"seq":11,"uuid":%q,"ino":2}`, uuidA)}}
+		p := New(map[string]string{"vg0": dir}, t.TempDir(), r, k)
+		p.remember(11, identity{uuidA, Inode{1, 2}})
+		p.saveAgain(11)
+		lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidB}
+		for i, limit := 0, answerTimeout; i < 300; i, limit = i+1, 2*time.Millisecond {
+			begin := time.Now()
+			if d, err := p.Device(t.Context(), lv); err != nil || d.Activity != volume.Inactive || d.Unusable {
+				t.Fatalf("got %+v, %v", d, err)
+			}
+			p.Survey(t.Context(), "vg0", true)
+			if took := time.Since(begin); took > limit+time.Millisecond {
+				t.Fatalf("look %d: after %v", i, took)
+			}
+			time.Sleep(time.Second)
+		}
+		if atomic.LoadInt32(&r.children) != 1 {
+			t.Errorf("%d children", r.children)
+		}
+		close(r.released)
+		time.Sleep(2 * retryPause)
+		for range 2 { // the first has it asked again
+			p.Device(t.Context(), lv)
+			time.Sleep(time.Second)
+		}
+		if d, err := p.Device(t.Context(), lv); err != nil || !strings.Contains(d.Reason, "/dev/loop1 still has a deleted file") || atomic.LoadInt32(&r.children) != 2 {
+			t.Errorf("got %+v, %v, after %d children", d, err, r.children)
+		}
+	})
+}
+
 // Concurrent looks at volumes share scans.
 func TestScanShared(t *testing.T) {
 	const n = 200

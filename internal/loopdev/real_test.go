@@ -767,34 +767,76 @@ func TestReplacedWithoutLink(t *testing.T) {
 }
 
 // The kernel does not say that the file of a device was deleted with its btrfs subvolume, and gives its numbers
-// to the file of a snapshot.
+// to the file of a snapshot. As for any deleted file, no pod gets the volume, or another with its name, and
+// flexd check reports the device.
 func TestDeletedSubvolume(t *testing.T) {
-	for _, restored := range []bool{false, true} {
-		n := newNode(t)
-		top := t.TempDir()
-		n.mountNew("btrfs", top)
-		n.dir = top + "/vg0"
-		n.sh("btrfs", "-q", "subvolume", "create", n.dir)
-		n.restart()
-		lv := n.create("a", 16*mib)
-		d := n.activate(lv)
-		n.sh("btrfs", "-q", "subvolume", "snapshot", n.dir, top+"/snapshot")
-		n.sh("btrfs", "-q", "subvolume", "delete", n.dir)
-		if restored {
-			n.sh("btrfs", "-q", "subvolume", "snapshot", top+"/snapshot", n.dir)
-			if got := n.device(n.lookUp("a")); !got.Unusable || !strings.Contains(got.Reason, d.Path+" is attached to another file") {
-				t.Errorf("got %+v", got)
+	for name, restore := range map[string]func(n *node, file string){
+		"not restored":   nil,
+		"the volume":     func(*node, string) {},
+		"another volume": func(_ *node, file string) { _, _, _ = Mark(file) },
+		"a file":         func(_ *node, file string) { _ = unix.Removexattr(file, uuidAttr) },
+		"nothing":        func(n *node, file string) { n.sh("rm", file) },
+		"mounted again": func(n *node, file string) {
+			n.sh("umount", "-l", n.dir)
+			n.sh("mount", "--bind", filepath.Dir(n.dir)+"/sub", n.dir)
+			_, _, _ = Mark(file)
+		},
+	} {
+		for _, vg := range []string{"/sub", "/sub/vg0", "/mount"} {
+			for _, checked := range []bool{false, true} { // before a pod wants the volume
+				if (vg == "/mount") != (name == "mounted again") || checked && vg == "/mount" { // its path leads nowhere
+					continue
+				}
+				t.Run(fmt.Sprint(name, vg, checked), func(t *testing.T) {
+					n := newNode(t)
+					top := t.TempDir()
+					n.mountNew("btrfs", top)
+					n.sh("btrfs", "-q", "subvolume", "create", top+"/sub")
+					n.dir = top + vg
+					n.sh("mkdir", "-p", n.dir)
+					if vg == "/mount" {
+						n.sh("mount", "--bind", top+"/sub", n.dir)
+					}
+					n.restart()
+					lv := n.create("a", 16*mib)
+					d := n.activate(lv)
+					defer n.detach(d)
+					n.sh("btrfs", "-q", "subvolume", "snapshot", top+"/sub", top+"/snapshot")
+					n.sh("btrfs", "-q", "subvolume", "delete", top+"/sub")
+					if restore != nil {
+						n.sh("mv", top+"/snapshot", top+"/sub")
+						restore(n, n.dir+"/a")
+					}
+					check := func() {
+						s := n.Survey(t.Context(), "vg0", true)
+						if found := fmt.Sprint(join.Findings(join.Group{Name: "vg0", Survey: s})); restore != nil && !strings.Contains(found, d.Path) {
+							t.Errorf("check: %s", found)
+						}
+					}
+					for range 2 {
+						if checked {
+							check()
+						}
+						now, err := n.LookUp(t.Context(), lv.Name)
+						if err == nil {
+							got := n.device(now)
+							if reason := now.Reason + got.Reason; now.Presence != volume.Absent && !strings.Contains(reason, d.Path+" still has a deleted file") {
+								t.Errorf("got %+v, %+v", now, got)
+							}
+							check()
+						}
+						if now.UUID != lv.UUID {
+							now = volume.LV{Presence: volume.Absent, Name: lv.Name, UUID: lv.UUID}
+							n.device(now)
+						}
+						if err := n.Deactivate(t.Context(), n.lock, now, d); err == nil || !strings.Contains(err.Error(), "of "+d.Path+" was deleted") {
+							t.Errorf("deactivate: %v", err)
+						}
+						n.restart()
+					}
+				})
 			}
-			n.restart()
-			lv = n.lookUp("a")
-		} else {
-			lv.Presence, lv.File = volume.Absent, volume.File{}
 		}
-		n.device(lv)
-		if err := n.Deactivate(t.Context(), n.lock, lv, d); err == nil || !strings.Contains(err.Error(), "it stays active") {
-			t.Errorf("restored %t: got %v", restored, err)
-		}
-		n.detach(d)
 	}
 }
 

@@ -169,6 +169,7 @@ const retryPause = 5 * time.Second
 
 // A question is about a device that has not answered. Its fields are guarded by Provider.mu.
 type question struct {
+	loop   Loop
 	again  time.Time     // when the device may be asked again
 	silent bool          // it was asked, and did not answer in time
 	ended  chan struct{} // closed when that is known, or its child has ended
@@ -186,30 +187,37 @@ func (q *question) end() {
 // open can hang, and so can the stat of the file that reading its status includes: a volume
 // whose own file responds does not wait for other devices any longer.
 func (p *Provider) askNew(ctx context.Context, loops []Loop) {
-	var unknown []Loop
-	var asked []*question
+	p.mu.Lock()
+	unknown := slices.DeleteFunc(slices.Clone(loops), func(l Loop) bool {
+		_, known := p.known[l.Seq]
+		return known
+	})
+	p.mu.Unlock()
+	p.askAgain(ctx, unknown)
+}
+
+// askAgain is askNew, also for known devices.
+func (p *Provider) askAgain(ctx context.Context, loops []Loop) {
+	var all, begun []*question
 	now := time.Now()
 	p.mu.Lock()
 	for _, l := range loops {
-		if _, ok := p.known[l.Seq]; ok {
-			continue
-		}
 		q := p.asked[l.Seq]
 		if q == nil || now.After(q.again) {
 			if q == nil || !q.silent { // a look does not wait for a silent device again
-				q = &question{ended: make(chan struct{})}
+				q = &question{loop: l, ended: make(chan struct{})}
 				p.asked[l.Seq] = q
 			}
 			q.again = now.Add(24 * time.Hour) // until its child has ended
-			unknown = append(unknown, l)
+			begun = append(begun, q)
 		}
-		asked = append(asked, q)
+		all = append(all, q)
 	}
 	p.mu.Unlock()
-	if len(unknown) > 0 {
-		go p.askAll(context.WithoutCancel(ctx), unknown)
+	if len(begun) > 0 {
+		go p.askAll(context.WithoutCancel(ctx), begun)
 	}
-	for _, q := range asked {
+	for _, q := range all {
 		select {
 		case <-q.ended:
 		case <-ctx.Done():
@@ -220,21 +228,21 @@ func (p *Provider) askNew(ctx context.Context, loops []Loop) {
 
 // askAll reads the identities of devices in one child. It sets the time when those without an
 // answer may be asked again: while a child hangs in one, no other is started for that one.
-func (p *Provider) askAll(ctx context.Context, loops []Loop) {
+func (p *Provider) askAll(ctx context.Context, asked []*question) {
+	var loops []Loop
+	for _, q := range asked {
+		loops = append(loops, q.loop)
+	}
 	stuck, hangs := errors.AsType[*run.StuckError](p.ask(ctx, loops, 10*time.Second))
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, l := range loops {
-		q := p.asked[l.Seq]
-		if q == nil {
-			continue // gone meanwhile
+	for _, q := range asked {
+		if q.end(); p.asked[q.loop.Seq] != q {
+			continue // answered, or gone meanwhile
 		}
-		q.end()
-		switch _, ok := p.known[l.Seq]; {
-		case ok:
-			delete(p.asked, l.Seq)
-		case hangs && len(loops) > 1: // in at least one of them
-			go p.askAll(ctx, []Loop{l})
+		switch _, known := p.known[q.loop.Seq]; {
+		case hangs && len(asked) > 1 && !known: // in at least one of them
+			go p.askAll(ctx, []*question{q})
 		case hangs:
 			go func() {
 				<-stuck.Done

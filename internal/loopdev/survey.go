@@ -120,6 +120,9 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 	for _, l := range loops {
 		id, known := p.remembered(l.Seq)
 		own, path := names[id], l.BackingFile
+		if known && own == "" && (id.deleted() || fresh && filepath.Dir(path) == dir) {
+			l.Deleted = p.deleted(ctx, l, id)
+		}
 		if known && own != "" {
 			path = filepath.Join(dir, own)
 		}
@@ -256,7 +259,7 @@ func (p *Provider) addRivals(dir string, loops []Loop, inodes map[string]Inode, 
 				UUID: v.UUID, Name: v.Name, Kernel: "/dev/" + l.Name, Path: "/dev/" + l.Name, Number: l.Number, Size: l.Size, Open: -1,
 			})
 		}
-		l.Hidden = p.hidden(l, id)
+		l.Hidden, l.Deleted = p.hidden(l, id), l.Deleted || id.deleted()
 		lv := volume.LV{Presence: volume.Present, UUID: v.UUID}
 		s.Devices[i].Rivals = append(s.Devices[i].Rivals, rivalOf(lv, file, at, l, id))
 	}
