@@ -88,14 +88,10 @@ type loops struct {
 // there is none.
 func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at Inode, names []string) (all loops, err error) {
 	for _, name := range names {
-		l, err := p.kernel.Loop(name)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && l.BackingFile == "" {
+		l, id, err := p.loop(ctx, name)
+		if errors.Is(err, fs.ErrNotExist) {
 			continue // detached meanwhile
 		}
-		if err != nil {
-			return all, err
-		}
-		id, err := p.identity(ctx, l)
 		if err != nil {
 			return all, err
 		}

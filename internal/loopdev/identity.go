@@ -40,18 +40,33 @@ func (p *Provider) Identify(ctx context.Context, number string) (volume.Identity
 	if !strings.HasPrefix(number, "7:") {
 		return volume.Identity{}, nil
 	}
-	l, err := p.kernel.Loop(number)
-	if errors.Is(err, fs.ErrNotExist) || (err == nil && l.BackingFile == "") {
+	l, id, err := p.loop(ctx, number)
+	if errors.Is(err, fs.ErrNotExist) {
 		return volume.Identity{}, nil
 	}
-	if err != nil {
-		return volume.Identity{}, err
-	}
-	id, err := p.identity(ctx, l)
 	if err != nil || id.UUID == "" {
 		return volume.Identity{}, err
 	}
 	return volume.Identity{UUID: id.UUID, Name: p.nameOf(l.BackingFile)}, nil
+}
+
+// loop returns a loop device, by name or number, and its identity. For one that has no file
+// errors.Is(err, fs.ErrNotExist) holds, also if it has another file at each of three looks: a device that a volume has
+// or keeps does not change, so other programs use it.
+func (p *Provider) loop(ctx context.Context, name string) (l Loop, id identity, err error) {
+	for range 3 {
+		l, err = p.kernel.Loop(name)
+		if err == nil && l.BackingFile == "" {
+			err = fs.ErrNotExist
+		}
+		if err == nil {
+			id, err = p.identity(ctx, l)
+		}
+		if !errors.Is(err, errChanging) {
+			return l, id, err
+		}
+	}
+	return l, id, fs.ErrNotExist
 }
 
 // identity returns the identity of a loop device: from memory if this incarnation was seen
@@ -75,11 +90,13 @@ func (p *Provider) identity(ctx context.Context, l Loop) (identity, error) {
 			return identity{}, err
 		}
 	}
-	id, ok := p.remembered(l.Seq)
-	if !ok {
-		return identity{}, fmt.Errorf("/dev/%s changed during the look-up", l.Name)
+	if id, ok := p.remembered(l.Seq); ok {
+		return id, nil
 	}
-	return id, nil
+	if now, err := p.kernel.Loop(l.Name); err == nil && now.Seq == l.Seq && now.BackingFile != "" {
+		return identity{}, fmt.Errorf("/dev/%s does not return its identity: check dmesg and losetup /dev/%[1]s", l.Name)
+	}
+	return identity{}, errChanging
 }
 
 // saved returns the path of a symlink with the identity of a device that this node's flexd attached. Otherwise

@@ -42,7 +42,7 @@ type Kernel interface {
 	Loops() ([]Loop, error)
 	// Loop returns one loop device, given as "loop3" or "7:3". A device without a backing
 	// file has an empty BackingFile; one that does not exist is an error for which
-	// errors.Is(err, fs.ErrNotExist) holds.
+	// errors.Is(err, fs.ErrNotExist) holds, for one that is attached meanwhile errors.Is(err, errChanging).
 	Loop(name string) (Loop, error)
 }
 
@@ -106,6 +106,9 @@ type Loop struct {
 	Part        bool  // it has an offset or a size limit, which flexd never sets
 	Inode       Inode // of the backing file; only where it was just attached
 }
+
+// errChanging is the error of a device that was attached anew while it was looked at.
+var errChanging = errors.New("the device is changing")
 
 // NewKernel returns the real Kernel for a daemon: if a filesystem hangs, its methods return
 // an error after answerTime.
@@ -327,7 +330,7 @@ func (kernel) Loop(name string) (Loop, error) {
 		}
 	}
 	if again, err := sysfs.Uint(dir + "/diskseq"); err != nil || again != l.Seq {
-		return Loop{}, fmt.Errorf("%s is changing", name)
+		return Loop{}, fmt.Errorf("/dev/%s: %w", name, errChanging)
 	}
 	return l, nil
 }

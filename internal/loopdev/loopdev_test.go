@@ -648,6 +648,52 @@ func TestHidingDeviceHangs(t *testing.T) {
 	})
 }
 
+// A changingRunner is a child during which other programs attach a device anew, some times.
+type changingRunner struct {
+	k     *fakeKernel
+	times int
+}
+
+func (r *changingRunner) Run(_ context.Context, c run.Cmd) (run.Result, error) {
+	l := &r.k.loops[0]
+	if r.times == 0 {
+		c.Line(fmt.Appendf(nil, `{"value":[{"seq":%d,"dev":1,"ino":2}]}`, l.Seq))
+		return run.Result{}, nil
+	}
+	r.times--
+	l.Seq++
+	c.Line(fmt.Appendf(nil, `{"value":[{"seq":%d,"silent":true}]}`, l.Seq-1))
+	return run.Result{}, nil
+}
+
+// The stale link of a volume leads to a device that other programs attach again and again: it is looked at again,
+// since it may have the volume's file by then, but not forever.
+func TestDeviceOfOthersChanges(t *testing.T) {
+	const file = "/no/vg0/a"
+	lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA, File: volume.File{Path: file, Dev: 1, Ino: 2}}
+	for _, row := range []struct {
+		times    int
+		unusable bool
+	}{{0, true}, {1, true}, {2, true}, {1000, false}} {
+		k := &fakeKernel{loops: []Loop{{Name: "loop1", Number: "7:1", Seq: 11, BackingFile: "/other", Size: 4096}}}
+		r := &changingRunner{k, row.times}
+		p := New(map[string]string{"vg0": "/no/vg0"}, t.TempDir(), r, k)
+		if err := makeLink(p.link(lv.Name), "/dev/loop1"); err != nil {
+			t.Fatal(err)
+		}
+		d, err := p.Device(t.Context(), lv)
+		if err != nil || d.Activity != volume.Inactive || d.Unusable != row.unusable {
+			t.Errorf("%d times: got %+v, %v", row.times, d, err)
+		}
+		if id, err := p.Identify(t.Context(), "7:1"); id.UUID != "" || err != nil {
+			t.Errorf("%d times: got %+v, %v", row.times, id, err)
+		}
+		if r.times > 0 && r.times < 980 {
+			t.Errorf("%d children", 1000-r.times)
+		}
+	}
+}
+
 // Concurrent looks at volumes share scans.
 func TestScanShared(t *testing.T) {
 	const n = 200

@@ -116,6 +116,13 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 	for _, v := range found.volumes {
 		names[identity{v.UUID, found.inodes[v.Name]}] = v.Name
 	}
+	read := p.kernel.Loop
+	if fresh {
+		read = func(name string) (Loop, error) {
+			l, _, err := p.loop(ctx, name)
+			return l, err
+		}
+	}
 	var all []join.Device
 	for _, l := range loops {
 		id, known := p.remembered(l.Seq)
@@ -144,21 +151,16 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 				rivals = append(rivals, r)
 			}
 		}
-		l, err := p.kernel.Loop(l.Name)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && l.BackingFile == "" {
+		now, err := read(l.Name)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && now.BackingFile == "" {
 			continue // it went meanwhile
 		}
 		if err != nil {
-			return all, err
+			return all, fmt.Errorf("the identity of /dev/%s cannot be read: %w", l.Name, err)
 		}
-		id, known = p.remembered(l.Seq)
-		switch {
-		case !known && !fresh:
+		l = now
+		if id, known = p.remembered(l.Seq); !known {
 			return all, fmt.Errorf("the identity of /dev/%s has not been read", l.Name)
-		case !known:
-			if id, err = p.identity(ctx, l); err != nil {
-				return all, fmt.Errorf("the identity of /dev/%s cannot be read: %w", l.Name, err)
-			}
 		}
 		if f, ok := found.foreign[id.Inode]; ok && id.UUID != "" {
 			found.refused[id.UUID] = f.whyNot(id.UUID)
