@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -142,19 +143,63 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	return err
 }
 
-// keepReason returns why a device must stay attached: another file has the volume's name, or had it when flexd last
-// found the volume, and only the device shows that. The child checks whether the volume's own file was deleted. A
-// filesystem that has shut down is no reason: it could not be repaired while the device is attached.
+// keepReason returns why a device must stay attached: another file with its uuid has the volume's name or had it, or is
+// in a group while the device's own file is in none. Only the device shows that. The child checks whether the volume's
+// own file was deleted. A filesystem that has shut down is no reason: it could not be repaired while the device is
+// attached.
 func (p *Provider) keepReason(ctx context.Context, lv volume.LV, d volume.Device, id identity) string {
 	l, err := p.kernel.Loop(filepath.Base(d.Path))
 	if err != nil || l.Seq != d.Seq || p.deleted(ctx, l, id) {
 		return ""
 	}
-	r := p.rival(l, id, lv.Name, lv.Presence == volume.Present)
+	if _, f := p.fileNow(lv.Name); f.Exists && f.Inode == id.Inode {
+		return ""
+	}
+	r := p.rival(l, id, p.notedRival(l.Seq), false)
+	if r.Text == "" {
+		r = p.rival(l, id, lv.Name, lv.Presence == volume.Present)
+	}
+	if r.Text == "" && !p.listed(l, id) {
+		other, err := p.otherFile(id)
+		if err != nil {
+			return fmt.Sprintf("/dev/%s is attached to %s, and whether another file has the uuid %s is unknown: %v; if there is none: losetup -d /dev/%[1]s", l.Name, l.BackingFile, id.UUID, err)
+		}
+		r = p.rival(l, id, other, false)
+	}
 	if r.Text == "" {
 		return ""
 	}
 	return r.Text + ": " + r.Hint
+}
+
+// otherFile searches the groups for another file with the uuid of a device; the name is empty if there is none, or if
+// the device's own file is there, too. It reads all files, so only a deactivation uses it, and only if the device's own
+// file was moved away.
+func (p *Provider) otherFile(id identity) (other volume.Name, err error) {
+	own := false
+	for vg, dir := range p.dirs {
+		unread, derr := p.each(vg, dir, func(name, _ string, f FileInfo) {
+			switch {
+			case f.Inode == id.Inode:
+				own = true
+			case volume.UUID(f.UUID) == id.UUID:
+				other = volume.Name{VG: vg, LV: name}
+			}
+		})
+		if !errors.Is(derr, fs.ErrNotExist) {
+			err = cmp.Or(err, derr)
+		}
+		for _, why := range unread {
+			err = cmp.Or(err, errors.New(why))
+		}
+	}
+	switch {
+	case own:
+		return volume.Name{}, nil
+	case other.LV != "":
+		return other, nil
+	}
+	return other, err
 }
 
 type extendArg struct {

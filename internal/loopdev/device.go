@@ -271,28 +271,41 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 	return r
 }
 
-// rival returns the file that has the name of a device's volume, or had it as flexd noted; its text is "" if there is
-// none, or if that is the device's own file. found reports whether flexd has just found the volume by that name.
+// rival returns the file with that name, if it is not the device's own, and has the uuid of its volume or had it as
+// flexd noted; its text is "" if there is none. found reports whether flexd has just found the volume by that name.
 func (p *Provider) rival(l Loop, id identity, name volume.Name, found bool) (r join.Rival) {
-	noted := p.notedRival(l.Seq)
 	if name.LV == "" {
-		name = noted
+		return r
 	}
-	var f FileInfo
-	file, err := p.file(name)
-	if err == nil {
-		f, err = p.kernel.File(file)
-	}
-	taken := err == nil && f.Exists
-	same := taken && volume.UUID(f.UUID) == id.UUID
-	if taken && f.Inode == id.Inode || !same && noted.LV == "" && !(taken && found) {
+	file, f := p.fileNow(name)
+	same := f.Exists && volume.UUID(f.UUID) == id.UUID
+	if f.Exists && f.Inode == id.Inode || !same && name != p.notedRival(l.Seq) && !(f.Exists && found) {
 		return r
 	}
 	l.Hidden = p.hidden(l, id)
 	if same { // also if it has hard links, and is no volume
 		return rivalOf(volume.LV{Presence: volume.Present, UUID: id.UUID}, file, f.Inode, l, id)
 	}
-	return formerRival(l, id.UUID, name, file, taken)
+	return formerRival(l, id.UUID, name, file, f.Exists)
+}
+
+// fileNow reads the file of a volume. The path is "" if its group is not configured; a file that cannot be read does
+// not exist.
+func (p *Provider) fileNow(name volume.Name) (path string, f FileInfo) {
+	path, err := p.file(name)
+	if err == nil {
+		f, _ = p.kernel.File(path)
+	}
+	return path, f
+}
+
+// listed reports whether the file of a device is in a group, as far as its path shows that.
+func (p *Provider) listed(l Loop, id identity) bool {
+	if p.nameOf(l.BackingFile).LV == "" {
+		return false
+	}
+	f, err := p.kernel.File(l.BackingFile)
+	return err != nil || f.Inode == id.Inode
 }
 
 // hidden reports whether the path of a device's file shows another file, or none: a filesystem was mounted over it,

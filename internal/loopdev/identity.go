@@ -137,7 +137,7 @@ func (p *Provider) noteRival(seq uint64, name volume.Name) {
 	}
 }
 
-// notedRival returns the name that another file had when flexd last found the volume of a device; empty = none had.
+// notedRival returns the name that another file had when flexd last looked; empty = none had.
 func (p *Provider) notedRival(seq uint64) (name volume.Name) {
 	note, err := os.Readlink(p.saved(seq) + "-rival")
 	if err != nil {

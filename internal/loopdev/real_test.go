@@ -693,10 +693,114 @@ func TestKeptWithoutCopy(t *testing.T) {
 			if d = n.device(lv); d.Unusable {
 				t.Errorf("%s: got %+v", name, d)
 			}
+			n.sh("rm", "-f", file+".too")
 			n.sh("mv", file, away) // without a copy it is detached as always
 			lv.Presence, lv.File = volume.Absent, volume.File{}
 			n.deactivate(lv, d)
 		}
+	}
+}
+
+// Ensure that the device of a file that was moved away is kept, although no call has found the copy: a survey has, or
+// the search of the deactivation does, also under another name than that from the set-up.
+func TestKeptWithoutCall(t *testing.T) {
+	moved := func(n *node, name string) {
+		n.sh("mv", n.dir+"/"+name, n.dir+"/../away")
+		n.sh("cp", "-a", n.dir+"/../away", n.dir+"/"+name)
+	}
+	rename := func(n *node, _ string) { n.sh("mv", n.dir+"/a", n.dir+"/c") }
+	missing := func(n *node, name string) { n.sh("mv", n.dir+"/"+name, n.dir+"/../copy") }
+	survey := func(n *node, _ string) {
+		if s := n.Survey(n.Context(), "vg0", false); s.Metadata+s.Kernel != "" {
+			n.Errorf("survey: %+v", s)
+		}
+	}
+	otherGroup := func(n *node, _ string) {
+		n.sh("mkdir", n.dir+"1")
+		n.dirs["vg1"] = n.dir + "1"
+	}
+	for name, row := range map[string]struct {
+		copied string // the name of the copy, or another part of the error
+		do     []func(n *node, copied string)
+	}{
+		"missing":               {"a", []func(*node, string){moved, survey, missing}},
+		"no directory":          {"a", []func(*node, string){moved, survey, func(n *node, _ string) { n.sh("mv", n.dir, n.dir+".off") }}},
+		"mounted over":          {"a", []func(*node, string){moved, survey, func(n *node, _ string) { n.sh("mount", "-t", "tmpfs", "flexd-test", n.dir) }}},
+		"no group":              {"a", []func(*node, string){moved, survey, func(n *node, _ string) { delete(n.dirs, "vg0") }}},
+		"renamed":               {"c", []func(*node, string){rename, moved, survey, missing}},
+		"renamed, not surveyed": {"c", []func(*node, string){rename, moved}},
+		"copied back":           {"a", []func(*node, string){rename, func(n *node, _ string) { n.sh("cp", "-a", n.dir+"/c", n.dir+"/a") }, survey, missing}},
+		"in another group": {"a", []func(*node, string){otherGroup, func(n *node, _ string) {
+			n.sh("mv", n.dir+"/a", n.dir+"1/a")
+			n.sh("cp", "-a", n.dir+"1/a", n.dir+"/a")
+		}, survey, missing}},
+		"not known": {"is unknown: volume group vg1", []func(*node, string){func(n *node, _ string) {
+			n.dirs["vg1"] = n.lock // no directory
+			n.sh("mv", n.dir+"/a", n.dir+"/../away")
+		}}},
+		"two copies, one left": {"a", []func(*node, string){moved, func(n *node, _ string) { n.sh("cp", "-a", n.dir+"/a", n.dir+"/b") }, survey, missing}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			lv := n.create("a", 16*mib)
+			d := n.activate(lv)
+			dirs := n.dirs
+			n.Cleanup(func() { _ = umount.Plain(n.dir) })
+			for _, do := range row.do {
+				do(n, row.copied)
+			}
+			for range 2 {
+				n.Provider = New(n.dirs, n.linkDir, n.runner, NewKernel())
+				now := volume.LV{Name: lv.Name, UUID: lv.UUID}
+				if found, err := n.LookUp(t.Context(), lv.Name); err == nil {
+					now.Presence = found.Presence
+				}
+				d = n.device(now)
+				err := n.Deactivate(t.Context(), n.lock, now, d)
+				if err == nil || !strings.Contains(err.Error(), "it stays active") || !strings.Contains(err.Error(), row.copied) || !strings.Contains(err.Error(), "losetup -d "+d.Path) {
+					t.Errorf("got %v", err)
+				}
+			}
+			n.dirs = dirs
+			n.detach(d)
+		})
+	}
+}
+
+// A copy of a volume's file prevents no deactivation while that file itself has its name, or another one in a group.
+func TestCopyOfFoundFile(t *testing.T) {
+	for name, change := range map[string]func(n *node){
+		"in place": func(*node) {},
+		"renamed":  func(n *node) { n.sh("mv", n.dir+"/a", n.dir+"/c") },
+		"moved": func(n *node) {
+			n.sh("mkdir", n.dir+"1")
+			n.dirs["vg1"] = n.dir + "1"
+			n.sh("mv", n.dir+"/a", n.dir+"1/c")
+		},
+		"under another path": func(n *node) {
+			n.dirs["vg0"] = n.dir + ".too"
+			n.sh("mkdir", n.dirs["vg0"])
+			n.sh("mount", "--bind", n.dir, n.dirs["vg0"])
+			n.Cleanup(func() { n.sh("umount", n.dir+".too") })
+			n.sh("mv", n.dir+"/a", n.dir+"/c")
+		},
+		"renamed and back": func(n *node) {
+			n.sh("mv", n.dir+"/a", n.dir+"/../away")
+			n.Survey(n.Context(), "vg0", false)
+			n.sh("mv", n.dir+"/../away", n.dir+"/a")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			lv := n.create("a", 16*mib)
+			d := n.activate(lv)
+			n.sh("cp", "-a", n.dir+"/a", n.dir+"/b")
+			change(n)
+			n.Survey(t.Context(), "vg0", false)
+			lv = n.lookUp("a")
+			lv.UUID = n.lookUp("b").UUID
+			n.deactivate(lv, d)
+		})
 	}
 }
 

@@ -39,6 +39,7 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 		s.Devices, err = p.devicesIn(ctx, vg, dir, fresh, loops, found)
 		p.addFull(dir, s.Devices)
 		p.addRivals(dir, loops, found.inodes, &s)
+		p.noteRivals(vg, loops, found)
 	}
 	if err != nil {
 		s.Kernel = err.Error()
@@ -264,5 +265,29 @@ func (p *Provider) addRivals(dir string, loops []Loop, inodes map[string]Inode, 
 		l.Hidden, l.Deleted = p.hidden(l, id), l.Deleted || id.deleted()
 		lv := volume.LV{Presence: volume.Present, UUID: v.UUID}
 		s.Devices[i].Rivals = append(s.Devices[i].Rivals, rivalOf(lv, file, at, l, id))
+	}
+}
+
+// noteRivals notes the files with the uuid of a device and another inode, if they have the name that the device's
+// link has, or the device's own file is in no group.
+func (p *Provider) noteRivals(vg string, loops []Loop, found contents) {
+	byUUID, here := map[volume.UUID][]Loop{}, map[Inode]bool{}
+	for _, at := range found.inodes {
+		here[at] = true
+	}
+	for _, l := range loops {
+		if id, _ := p.remembered(l.Seq); id.UUID != "" && !l.Deleted && !id.deleted() {
+			byUUID[id.UUID] = append(byUUID[id.UUID], l)
+		}
+	}
+	for _, v := range found.volumes {
+		name := volume.Name{VG: vg, LV: v.Name}
+		for _, l := range byUUID[v.UUID] {
+			switch id, _ := p.remembered(l.Seq); {
+			case id.Inode == found.inodes[v.Name]:
+			case p.linked(name) == l.Name, p.notedRival(l.Seq).LV == "" && !here[id.Inode] && !p.listed(l, id):
+				p.noteRival(l.Seq, name)
+			}
+		}
 	}
 }

@@ -173,6 +173,35 @@ func TestSecondDevice(t *testing.T) {
 	h.end(byKubelet, v, q)
 }
 
+// A volume's file is renamed, then moved away and copied back, and the copy is missing when the pod ends: the device
+// with the newest data is kept, although no call has asked for the new name.
+func TestSecondFile(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	p := podN(1)
+	v, a, b, c := h.vol("a", "ext4"), h.Dir+"/vg0/a", h.Dir+"/other", h.Dir+"/vg0/c"
+	h.ok(h.up(byKubelet, v, p))
+	id := h.story("a").UUID
+	h.must(os.Rename(a, c))
+	h.disagrees("stale-mapping", id, "renamed to c")
+	h.sh("mv", c, b)
+	h.sh("cp", "-a", b, c)
+	h.disagrees("stale-mapping", id, c+" and "+b+" have the same uuid")
+	h.write(v, p, "f", "newer")
+	h.sh("mv", c, b+".copy")
+	h.end(byKubelet, v, p)
+	h.eventually("it is kept", func() string {
+		if s := h.storyOf("-/" + id); s.Error == nil || !strings.Contains(s.Error.Message, "another file with the uuid "+id+" had the name vg0/c") {
+			return fmt.Sprintf("%+v; active: %s", s, h.Active())
+		}
+		return ""
+	})
+	h.sh("mv", b, a)
+	h.ok(h.up(byKubelet, v, p))
+	h.reads(v, p, "f", "newer")
+	h.end(byKubelet, v, p)
+}
+
 // The remedy for a damaged file excludes kubelet's retries: e2fsck waits for an answer while kubelet asks
 // repeatedly.
 func TestRemedyBesideRetries(t *testing.T) {
