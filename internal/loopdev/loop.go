@@ -153,24 +153,47 @@ func attach(a attachArg) (Loop, error) {
 		return Loop{}, err
 	}
 	last := 0
-	for tries := range 100 {
+	var missing []error // of devices without their node
+	for tries := 0; tries < 100 && len(missing) < 10; tries++ {
 		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-		if err == nil && tries > 10 { // another program has it open exclusively, and it stays free
+		if err == nil && (tries > 10 || len(missing) > 0) { // it stays free, also if another program has it open exclusively
 			n, err = freeAfter(control, max(n, last))
 		}
 		if err != nil {
 			return Loop{}, fmt.Errorf("LOOP_CTL_GET_FREE: %w", err)
 		}
+		last = n
 		name := fmt.Sprintf("loop%d", n)
+		if err := checkNode(name); err != nil {
+			missing = append(missing, err)
+			continue
+		}
 		l, err := configure(name, &config, a)
 		if errors.Is(err, unix.EBUSY) {
-			last = n
 			continue // attached from outside meanwhile
 		}
 		l.Inode = at
 		return l, err
 	}
+	if len(missing) > 0 {
+		return Loop{}, missing[0]
+	}
 	return Loop{}, errors.New("found no free loop device in 100 attempts")
+}
+
+// checkNode verifies that a loop device has its node. The kernel makes none where something else is, such as the
+// directory of a hostPath volume, which is not to be opened.
+func checkNode(name string) error {
+	path := "/dev/" + name
+	number, err := sysfs.Line("/sys/block/" + name + "/dev")
+	if err != nil || mount.IsNode(path, number) {
+		return err
+	}
+	mknod := fmt.Sprintf("mknod -m 660 %s b %s", path, strings.Replace(number, ":", " ", 1))
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s does not exist: flexd needs the host's /dev, where the kernel makes the nodes of new devices (devtmpfs); if it was removed there: %s", path, mknod)
+	}
+	return fmt.Errorf("%s is not the block device %s: a program made it before the kernel made that device. Move it away, and make the node: mv -nT %[1]s %[1]s.moved && %[3]s", path, number, mknod)
 }
 
 // freeAfter returns the first loop device after n that has no file, and creates it if it does not exist.
@@ -197,9 +220,6 @@ func configure(name string, config *unix.LoopConfig, a attachArg) (Loop, error) 
 		how = os.O_RDONLY
 	}
 	dev, err := os.OpenFile("/dev/"+name, how, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		err = fmt.Errorf("%w: flexd needs the host's /dev, where the kernel makes the nodes of new devices (devtmpfs)", err)
-	}
 	if err != nil {
 		return Loop{}, err
 	}
@@ -278,6 +298,9 @@ func notAttached(file *os.File, after uint64, others []uint64) error {
 // the filesystem of its file need not respond.
 func openOurs(d volume.Device, uuid volume.UUID, flags int, known bool) (*os.File, error) {
 	name := filepath.Base(d.Path)
+	if err := checkNode(name); err != nil {
+		return nil, err
+	}
 	dev, err := os.OpenFile(d.Path, os.O_RDONLY|flags, 0)
 	if errors.Is(err, unix.EBUSY) {
 		return nil, &mount.BusyError{What: d.Path, Holders: mount.DeviceHolders(d)}

@@ -7,7 +7,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -1014,6 +1016,75 @@ func TestOccupiedDevice(t *testing.T) {
 		}
 	}
 	n.sh("blockdev", "--setrw", d.Path)
+}
+
+// Something else is at /dev/loopN: a file or a directory was there when the kernel made that device. It is not opened,
+// and another device is used. If none has its node, the error has the remedy.
+func TestNodeOfLoopDevice(t *testing.T) {
+	n := newNode(t)
+	lv := n.create("a", mib)
+	before, err := os.ReadDir("/sys/block")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.ownDev()
+	for name, occupy := range map[string]func(path string){
+		"file":           func(path string) { n.sh("sh", "-c", `echo data >"$0"`, path) },
+		"directory":      func(path string) { n.sh("mkdir", path) },
+		"fifo":           func(path string) { n.sh("mkfifo", path) },
+		"another device": func(path string) { n.sh("mknod", path, "b", "1", "511") },
+		"nothing":        func(string) {},
+	} {
+		free := n.sh("losetup", "-f")
+		n.sh("mv", free, free+".node")
+		occupy(free)
+		d := n.activate(lv)
+		if d.Unusable || d.Path == free {
+			t.Errorf("%s at %s: got %+v", name, free, d)
+		}
+		n.deactivate(lv, d)
+		if name == "file" && n.sh("cat", free) != "data" {
+			t.Errorf("%s was changed", free)
+		}
+		n.sh("rm", "-rf", free)
+		n.sh("mv", free+".node", free)
+	}
+
+	n.sh("sh", "-c", "rm /dev/loop[0-9]*; cd /dev; for i in $(seq 0 511); do mkdir loop$i; done")
+	err = n.Activate(t.Context(), n.lock, lv)
+	if err == nil {
+		t.Fatal("activated without a node")
+	}
+	_, remedy, _ := strings.Cut(err.Error(), "make the node: ")
+	if want := regexp.MustCompile(`^mv -nT /dev/loop(\d+) /dev/loop\d+\.moved && mknod -m 660 /dev/loop\d+ b 7 \d+$`); !want.MatchString(remedy) {
+		t.Fatalf("got %v", err)
+	}
+	n.sh("sh", "-c", remedy)
+	n.deactivate(lv, n.activate(lv))
+
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	after, _ := os.ReadDir("/sys/block")
+	for _, e := range after {
+		made := !slices.ContainsFunc(before, func(b os.DirEntry) bool { return b.Name() == e.Name() })
+		if i, err := strconv.Atoi(strings.TrimPrefix(e.Name(), "loop")); made && err == nil {
+			_ = unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_REMOVE, i)
+		}
+	}
+}
+
+// ownDev mounts another /dev for this test, with the nodes of loop devices only.
+func (n *node) ownDev() {
+	n.Helper()
+	if os.Getenv("FLEXD_TEST_NAMESPACE") == "" {
+		n.Skip("needs its own mount namespace")
+	}
+	n.sh("sh", "-c", `mount -t tmpfs dev "$0" && cd "$0" && cp -a /dev/null /dev/loop-control . &&
+		for i in $(seq 0 511); do mknod loop$i b 7 $i || exit; done && mount --move "$0" /dev`, n.TempDir())
+	n.Cleanup(func() { n.sh("umount", "-l", "/dev") })
 }
 
 // Ensure that files and devices that are not flexd's are not changed.

@@ -157,8 +157,7 @@ func OpenLoop(name string) (*os.File, error) {
 		return nil, err
 	}
 	path := "/dev/" + name
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK && sysfs.Number(st.Rdev) == number {
+	if IsNode(path, number) {
 		return os.Open(path)
 	}
 	major, minor, ok := sysfs.SplitNumber(number)
@@ -175,6 +174,12 @@ func OpenLoop(name string) (*os.File, error) {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	return os.NewFile(uintptr(fd), path), nil
+}
+
+// IsNode reports whether a path is a node of the block device with a number.
+func IsNode(path, number string) bool {
+	var st unix.Stat_t
+	return unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK && sysfs.Number(st.Rdev) == number
 }
 
 // ownNode creates the node of a block device in a filesystem that is mounted nowhere and exists
