@@ -244,7 +244,7 @@ func TestFormatFails(t *testing.T) {
 	}
 	r.sh("wipefs", "-q", "-a", r.dev.Path)
 	r.sh("blkdiscard", "-z", r.dev.Path)
-	mkfs("echo is in use >&2; echo sparse data | dd of=$D bs=1M seek=2 conv=notrunc status=none; touch " + r.dir + "/ran; sleep 1; exit 1")
+	mkfs("echo is in use >&2; echo sparse data | dd of=$D bs=1M seek=2 conv=notrunc,sync status=none; touch " + r.dir + "/ran; sleep 1; exit 1")
 	record = r.record()
 	var other *os.File
 	done := make(chan struct{})
@@ -274,17 +274,27 @@ func TestFormatFails(t *testing.T) {
 }
 
 // After an mkfs that wrote nothing, nothing is erased: data that another program has written meanwhile stays,
-// even if it did not open the device exclusively.
+// even if it did not open the device exclusively. The output of mkfs does not count, nor does the kernel's record about
+// it (acct(2)), 64 bytes in a file.
 func TestMkfsWroteNothing(t *testing.T) {
 	r := newRig(t, 320*mib)
 	fifo := filepath.Join(r.dir, "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r.tool("mkfs.ext4", "read end <"+fifo+"\necho wrong options >&2\nexit 1")
+	acct := filepath.Join(t.TempDir(), "acct")
+	if err := os.WriteFile(acct, make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.tool("mkfs.ext4", "read end <"+fifo+`
+echo wrong options >&2
+printf 'Usage: %0600d\n' 0 >&2
+printf %064d 0 1<>`+acct+`
+exit 1`)
 	data := bytes.Repeat([]byte("data"), 1024)
 	for name, flags := range map[string]int{"plain": 0, "exclusive": unix.O_EXCL} {
 		r.sh("blkdiscard", "-z", r.dev.Path)
+		r.sh("sync", acct)
 		wrote := make(chan error, 1)
 		go func() {
 			end, err := os.OpenFile(fifo, os.O_WRONLY, 0) // when mkfs runs
@@ -312,6 +322,22 @@ func TestMkfsWroteNothing(t *testing.T) {
 			t.Errorf("%s: the data is gone", name)
 		}
 		r.unrecorded(name)
+	}
+}
+
+// Less than a sector is no write to a device, but more than two pages are one: asynchronous writes have no characters.
+func TestWrote(t *testing.T) {
+	const page = 4096
+	for _, row := range []struct {
+		bytes, chars int64
+		want         bool
+	}{
+		{0, 0, false}, {0, 8192, false}, {page, 0, false}, {page, 64, false}, {2 * page, 64, false}, {page, 511, false},
+		{page, 512, true}, {512, 512, true}, {2*page + 512, 0, true}, {2*page + 512, 64, true},
+	} {
+		if got := wrote(row.bytes, row.chars); got != row.want && os.Getpagesize() == page {
+			t.Errorf("%d bytes, %d characters: got %v", row.bytes, row.chars, got)
+		}
 	}
 }
 

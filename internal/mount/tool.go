@@ -2,11 +2,11 @@ package mount
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,7 +15,7 @@ import (
 	"github.com/flexd/flexd/internal/run"
 )
 
-// printed has the output of a program, its exit status, and whether it wrote to a file or a device.
+// printed has the output of a program, its exit status, and whether it wrote to a device, or may have.
 type printed struct {
 	out, errs []byte
 	code      int
@@ -42,6 +42,7 @@ func tool(limit limits, pkg string, files []*os.File, argv ...string) (printed, 
 		return printed{}, notInstalled(argv[0], pkg)
 	}
 	var out, errs bytes.Buffer
+	var p printed
 	c := exec.Cmd{
 		Path: path, Args: argv, Dir: "/",
 		Stdin: os.Stdin, Stdout: &out, Stderr: &errs,
@@ -49,34 +50,42 @@ func tool(limit limits, pkg string, files []*os.File, argv ...string) (printed, 
 		WaitDelay:  time.Second,
 	}
 	if err = c.Start(); err == nil {
-		if err := restrict(c.Process.Pid, limit.memory); err != nil {
+		limited := restrict(c.Process.Pid, limit.memory)
+		if limited != nil {
 			_ = c.Process.Kill()
-			_ = c.Wait()
-			return printed{wrote: wrote(c.ProcessState)}, err
 		}
 		if limit.time > 0 {
 			defer time.AfterFunc(limit.time, func() { _ = c.Process.Kill() }).Stop()
 		}
-		err = c.Wait()
+		written, chars, unknown := ended(c.Process.Pid)
+		err = cmp.Or(limited, c.Wait())
+		p.code, p.wrote = c.ProcessState.ExitCode(), unknown != nil || wrote(written, chars-int64(out.Len()+errs.Len()))
 	}
-	p := printed{out: out.Bytes(), errs: errs.Bytes()}
-	if c.ProcessState != nil {
-		p.code, p.wrote = c.ProcessState.ExitCode(), wrote(c.ProcessState)
-	}
+	p.out, p.errs = out.Bytes(), errs.Bytes()
 	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && !(ok && exit.Exited()) {
 		return p, fmt.Errorf("%s: %w", argv[0], err)
 	}
 	return p, nil
 }
 
-// wrote reports whether a program has written to a file or a device, or may have.
-func wrote(ended *os.ProcessState) bool {
-	if ended == nil {
-		return true
+// ended waits until a program has ended, and returns what it has written as the kernel counts it. The kernel has that
+// until the exit status is read.
+func ended(pid int) (bytes, chars int64, err error) {
+	for err = unix.EINTR; err == unix.EINTR; {
+		err = unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 	}
-	usage, ok := ended.SysUsage().(*syscall.Rusage)
-	_, err := os.Stat("/proc/self/io") // else this kernel does not count writes
-	return !ok || usage.Oublock > 0 || err != nil
+	if err != nil {
+		return 0, 0, err
+	}
+	return procfs.Process(pid).Written()
+}
+
+// wrote reports whether a program has written to a device, by the bytes of the pages that it made dirty or wrote
+// directly, and by the characters that it wrote. At its end the kernel may write 64 of them to a file (acct(2)), and
+// counts the page. It counts no characters of asynchronous writes.
+func wrote(bytes, chars int64) bool {
+	const sector = 512
+	return bytes > 0 && chars >= sector || bytes > 2*int64(os.Getpagesize())
 }
 
 // restrict limits a program that has just started and has read nothing yet. Both limits apply to

@@ -7,6 +7,7 @@ package procfs
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strconv"
@@ -46,6 +47,17 @@ func (p Process) Parent() (int, error) {
 func (p Process) Started() (time.Duration, error) {
 	s, err := readStat(p.dir())
 	return s.started, err
+}
+
+// Written returns what a process and its children have written, until its exit status is read: the bytes that it wrote
+// to disks, or to pages that the kernel writes later, and the characters that it passed to write(2).
+func (p Process) Written() (bytes, chars int64, err error) {
+	text, err := os.ReadFile(p.Path("io"))
+	if err != nil {
+		return 0, 0, err
+	}
+	_, err = fmt.Sscanf(string(text), "rchar: %d\nwchar: %d\nsyscr: %d\nsyscw: %d\nread_bytes: %d\nwrite_bytes: %d", new(int64), &chars, new(int64), new(int64), new(int64), &bytes)
+	return bytes, chars, err
 }
 
 // SetOOMScore sets the likelihood that the kernel kills a process to free memory. A process that has
