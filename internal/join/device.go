@@ -1,6 +1,7 @@
 package join
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -207,10 +208,13 @@ func (s *facts) stale() {
 	}
 }
 
-// askedFor describes the answer to pods that ask for a former name of the volume.
+// askedFor describes the answer to pods that ask for a former name of the volume. No other volume gets that name while
+// something is mounted for a claim with it.
 func (s *facts) askedFor(vg, lv string) string {
 	text := fmt.Sprintf("pods that ask for %s/%s do not get it", vg, lv)
-	if len(s.mounts()) > 0 {
+	if slices.ContainsFunc(s.claims, func(c Claim) bool {
+		return cmp.Or(c.VG, s.g.Name) == vg && c.LV == lv && len(s.g.byDir[c.Dir]) > 0
+	}) {
 		text += ", nor another volume of that name"
 	}
 	return text

@@ -191,6 +191,14 @@ func TestDisagreements(t *testing.T) {
 		{"a file renamed, and copied back under its name", []func(*Group){copied, func(g *Group) { g.Devices[0].Name = "copy" }}, []string{"stale-mapping copy: /srv/vg0/copy is in use (/dev/dm-3)|flexd uuid --new /srv/vg0/data"}},
 		{"a file copied with its attributes while it is inactive", []func(*Group){copied, unclaimed, inactive}, []string{"stale-mapping copy: the files /srv/vg0/copy and /srv/vg0/data have|flexd uuid --new COPY"}},
 		{"renamed under a lease", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Name, g.Devices[0].Name = "other", "other" }}, []string{"stale-mapping other: it was data|ask for vg0/data do not get it: lvrename"}},
+		{"renamed under a lease, and mounted by its new name", []func(*Group){leased, func(g *Group) {
+			g.Volumes[0].Name, g.Devices[0].Name, g.Claims[0].LV = "other", "other", "other"
+		}}, []string{"stale-mapping other: it was data|ask for vg0/data do not get it: lvrename"}},
+		{"renamed and unmounted, and mounted by its new name", []func(*Group){func(g *Group) {
+			g.Volumes[0].Name, g.Devices[0].Name = "other", "other"
+			g.Claims = append(g.Claims, Claim{UUID: "u1", LV: "other", Dir: pod, Phase: volume.Held, For: "pod default/web-0"})
+			g.Claims[0].Dir, g.Claims[0].Phase = pod+"-former", volume.Releasing
+		}}, []string{"stale-mapping other: it was data|ask for vg0/data do not get it: lvrename"}},
 		{"broken", []func(*Group){func(g *Group) { g.Devices[0].Broken = "vg0-data has an error target" }}, []string{"stale-mapping data: error target|dmesg"}},
 		{"broken, the metadata unread", []func(*Group){func(g *Group) { g.Devices[0].Broken, g.Metadata, g.Volumes = "no table", "hangs", nil }}, []string{"stale-mapping data: no table"}},
 		{"broken and unclaimed is one thing", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].Broken, g.Devices[0].Size = "no table", 0 }}, []string{"stale-mapping data: no table"}},
