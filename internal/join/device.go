@@ -133,7 +133,8 @@ func (s *facts) stale() {
 		}
 	}
 	if d.Broken != "" {
-		wrong("look at the disks and at dmesg. A pod that has it mounted gets errors, until its disk is back and the volume was unmounted and deactivated", "%s", d.Broken)
+		back := "look at the disks and at dmesg. A pod that has it mounted gets errors, until its disk is back and the volume was unmounted and deactivated"
+		wrong(cmp.Or(d.Repair, back), "%s", d.Broken)
 	}
 	for _, r := range d.Rivals {
 		wrong(r.Hint+". Until then flexd mounts the volume for no further pod; if both were written, copy the data off first", "%s", r.Text)

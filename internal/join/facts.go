@@ -100,6 +100,7 @@ type Device struct {
 	Suspended []Suspended // the suspended devices among it and those below it, the lowest first
 	Unknown   string      // why only its name and number are known; "" = it was inspected
 	Broken    string      // why it, or a part of it, cannot be read
+	Repair    string      // the remedy for Broken; "" = its disk must come back
 	Part      bool        // it shows only a part of its file
 	Merges    bool        // the kernel merges a snapshot into it
 	Placed    bool        // its whole table was compared with the metadata; otherwise Misplaced may be incomplete

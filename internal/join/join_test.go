@@ -200,6 +200,7 @@ func TestDisagreements(t *testing.T) {
 			g.Claims[0].Dir, g.Claims[0].Phase = pod+"-former", volume.Releasing
 		}}, []string{"stale-mapping other: it was data|ask for vg0/data do not get it: lvrename"}},
 		{"broken", []func(*Group){func(g *Group) { g.Devices[0].Broken = "vg0-data has an error target" }}, []string{"stale-mapping data: error target|dmesg"}},
+		{"its contents are lost", []func(*Group){func(g *Group) { g.Devices[0].Broken, g.Devices[0].Repair = "its contents are lost", "lvremove it" }}, []string{"stale-mapping data: its contents are lost|lvremove it"}},
 		{"broken, the metadata unread", []func(*Group){func(g *Group) { g.Devices[0].Broken, g.Metadata, g.Volumes = "no table", "hangs", nil }}, []string{"stale-mapping data: no table"}},
 		{"broken and unclaimed is one thing", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].Broken, g.Devices[0].Size = "no table", 0 }}, []string{"stale-mapping data: no table"}},
 		{"on free space", []func(*Group){func(g *Group) { g.Devices[0].Misplaced = "lies on space that the metadata counts as free" }}, []string{"stale-mapping data: lies on space that the metadata counts as free|vgcfgrestore --list vg0|copy the data off now"}},

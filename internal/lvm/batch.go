@@ -244,5 +244,5 @@ func (g *group) verify(k kind, m *member, cmdErr error, said []byte) error {
 	case k.activates():
 		return fmt.Errorf("activate: %w for %s (uuid %s)", errNoDevice, m.name, m.uuid)
 	}
-	return fmt.Errorf("deactivate: LVM reported success, but %s still exists: LVM has no volume %s with the uuid %s", g.p.node(d), m.name, m.uuid)
+	return fmt.Errorf("deactivate: LVM reported success, but %s still exists: LVM has no volume %s with the uuid %s, or changes no devices (lvmconfig global/activation: 1 by default)", g.p.node(d), m.name, m.uuid)
 }

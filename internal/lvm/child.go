@@ -16,6 +16,9 @@ func Child(op string, arg []byte) (code int, ok bool) {
 	case "lvm-superblocks":
 		run.BeChild()
 		return mount.Do(arg, superblocks), true
+	case "lvm-snapshot-valid":
+		run.BeChild()
+		return mount.Do(arg, validOnDisk), true
 	}
 	return 0, false
 }

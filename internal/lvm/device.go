@@ -128,7 +128,12 @@ func (p *Provider) deviceOf(below *tree, m devmapper.Mapped) volume.Device {
 }
 
 // unusable describes why a device must not be used; "" = it may be.
-func (f faults) unusable() string { return cmp.Or(f.missing, f.pool, f.unread) }
+func (f faults) unusable() string {
+	if f.repair != "" {
+		return f.missing + ": " + f.repair
+	}
+	return cmp.Or(f.missing, f.pool, f.unread)
+}
 
 // incomplete describes a device of a volume, or of a part of one, without a complete table; "" = it
 // is complete.

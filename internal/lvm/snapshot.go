@@ -2,6 +2,8 @@ package lvm
 
 import (
 	"cmp"
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -134,4 +138,69 @@ func (p *Provider) sameFamily(m devmapper.Mapped, known []volume.Relative) error
 		}
 	}
 	return nil
+}
+
+// lost has the states of a snapshot whose contents are lost.
+var lost = map[string]bool{"Invalid": true, "Overflow": true}
+
+// unrecordedLoss returns why a snapshot whose contents are lost must stay active, also in a shared group; "" = it need
+// not. After an error of its disk the kernel could not write the loss there: its next activation would take it for
+// valid, and give wrong contents. If all disks of the family are gone, its origin has not changed since.
+func (p *Provider) unrecordedLoss(ctx context.Context, lock string, m devmapper.Mapped) string {
+	if len(m.Targets) != 1 || m.Targets[0].Type != "snapshot" {
+		return ""
+	}
+	state, err := p.status(m)
+	if err == nil && (len(state.Targets) != 1 || !lost[state.Targets[0].Params]) || p.tree().allGone(m) {
+		return ""
+	}
+	name, _, _ := parseDMName(m.Name)
+	if err == nil {
+		err = p.recordedLoss(ctx, lock, m.Targets[0])
+	}
+	if err == nil {
+		return ""
+	}
+	return fmt.Sprintf("it stays active: the contents of the snapshot %s are lost, and it would look valid after its next activation (%v). If nothing needs it: lvremove %[1]s", name, err)
+}
+
+// recordedLoss verifies that the loss of a snapshot is written on its disk.
+func (p *Provider) recordedLoss(ctx context.Context, lock string, table devmapper.Target) error {
+	words := strings.Fields(table.Params) // the origin's data, the snapshot's data ...
+	if len(words) < 2 {
+		return fmt.Errorf("its table is %q", table.Params)
+	}
+	m, err := p.DM.Device(devmapper.Key{Number: words[1]})
+	if err != nil {
+		return err
+	}
+	valid := true
+	err = mount.Ask(ctx, p.Runner, run.Cmd{
+		Step:     "read the header of a snapshot",
+		Argv:     run.Self("lvm-snapshot-valid", p.node(m)),
+		Lock:     lock,
+		Deadline: holdersDeadline,
+	}, &valid)
+	if err == nil && valid {
+		err = errors.New("its disk still says that it is valid")
+	}
+	return err
+}
+
+// validOnDisk is the child that reads whether the disk of a snapshot says that it is valid.
+func validOnDisk(path string) (bool, error) {
+	b, err := readBlock(path, 0)
+	if err != nil {
+		return false, err
+	}
+	return validHeader(b)
+}
+
+// validHeader reads the header of dm-snapshot's persistent store: magic, valid, version, chunk size.
+func validHeader(b []byte) (bool, error) {
+	const magic = 0x70416e53 // "SnAp"
+	if len(b) < 16 || binary.LittleEndian.Uint32(b) != magic {
+		return false, errors.New("it has no header of a snapshot")
+	}
+	return binary.LittleEndian.Uint32(b[4:]) != 0, nil
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -169,7 +170,7 @@ func TestUnusableSnapshots(t *testing.T) {
 			t.Fatalf("%s: got %+v %+v %v", state, d, all, err)
 		}
 		for _, words := range says {
-			if !strings.Contains(d.Reason, words) || !strings.Contains(all[0].Broken, words) {
+			if !strings.Contains(d.Reason, words) || !strings.Contains(all[0].Broken+": "+all[0].Repair, words) {
 				t.Errorf("%s: got %q %q, not %q", state, d.Reason, all[0].Broken, words)
 			}
 		}
@@ -289,5 +290,53 @@ func TestRelativesGone(t *testing.T) {
 	p.devicesOn = func(string) ([]string, error) { return nil, nil }
 	if _, err := p.relatives(m); err == nil {
 		t.Error("not listed: no error")
+	}
+}
+
+// See TestVMLostSnapshot.
+func TestLostSnapshot(t *testing.T) {
+	f, p := newFake(t, 0)
+	f.lvs["o"] = &fakeLV{uuid: fakeUUID(0), size: 8 * mib, layout: "linear", role: "public,origin,thickorigin"}
+	f.lvs["s"] = &fakeLV{uuid: fakeUUID(1), size: 8 * mib, layout: "linear", role: "public,snapshot,thicksnapshot", origin: "o"}
+	lv := f.lookUp(p, "s")
+	uuid := dmUUID(lv.UUID)
+	f.devices[uuid+"-cow"] = devmapper.Mapped{Name: "vg0-s-cow", UUID: uuid + "-cow", Number: "253:8", Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: "8:16 2048"}}}
+	for _, row := range []struct {
+		state, header string
+		gone          bool
+		stays         string
+	}{
+		{"16/40960 16", "", false, ""},
+		{"Invalid", `{"value":false}`, false, ""},
+		{"Invalid", `{"value":true}`, false, "still says that it is valid"},
+		{"Overflow", `{"value":true}`, false, "still says that it is valid"},
+		{"Invalid", `{"error":{"text":"input/output error"}}`, false, "would look valid after its next activation"},
+		{"Invalid", `{"value":true}`, true, ""},
+	} {
+		f.devices[uuid] = devmapper.Mapped{Name: "vg0-s", UUID: uuid, Number: "253:9", Live: true, Targets: []devmapper.Target{{Type: "snapshot", Length: 8 * mib, Params: "253:7 253:8 P 8"}}}
+		f.status = map[string]string{uuid: row.state}
+		f.hook = func(c run.Cmd) (run.Result, error, bool) {
+			return run.Result{Stdout: []byte(row.header)}, nil, strings.Contains(strings.Join(c.Argv, " "), "lvm-snapshot-valid")
+		}
+		p.diskGone = func(string) bool { return row.gone }
+		why := p.unrecordedLoss(t.Context(), "", f.devices[uuid])
+		if (why == "") != (row.stays == "") || !strings.Contains(why, row.stays) {
+			t.Errorf("%+v: got %q", row, why)
+		}
+	}
+}
+
+func TestValidHeader(t *testing.T) {
+	b := make([]byte, 4096)
+	if _, err := validHeader(b); err == nil {
+		t.Error("zeros")
+	}
+	copy(b, "SnAp\x01\x00\x00\x00\x01")
+	if valid, err := validHeader(b); !valid || err != nil {
+		t.Errorf("%t %v", valid, err)
+	}
+	b[4] = 0
+	if valid, err := validHeader(b); valid || err != nil {
+		t.Errorf("%t %v", valid, err)
 	}
 }

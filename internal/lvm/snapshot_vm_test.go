@@ -4,8 +4,10 @@ package lvm
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -65,4 +67,68 @@ func TestVMThickSnapshots(t *testing.T) {
 	if d := l.device(l.present("s3")); d.Activity != volume.Active {
 		t.Errorf("s3 belongs to another origin: %+v", d)
 	}
+}
+
+// The disk of a thick snapshot fails for a moment while its origin is changed: the kernel cannot write there that the
+// contents are lost, and the next activation would make it look valid. It stays active until it is removed. One that
+// was only full is deactivated, and is lost after its next activation, too.
+func TestVMLostSnapshot(t *testing.T) {
+	l := newLab(t)
+	sectors, err := strconv.Atoi(l.sh("blockdev", "--getsz", l.disks[2]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sectors -= 2048
+	whole := fmt.Sprintf("0 %d linear %s 2048", sectors, l.disks[2])
+	l.sh("dmsetup", "create", "--noudevsync", "disk", "--table", whole)
+	l.sh("dmsetup", "mknodes")
+	l.sh("vgextend", "-q", "vg0", "/dev/mapper/disk")
+	l.lvm("lvcreate -q -y -Zn -Wn -L 8M -n origin vg0 "+l.disks[0], "lvcreate -q -y -s -L 8M -n failed vg0/origin /dev/mapper/disk",
+		"lvcreate -q -y -Zn -Wn -L 8M -n other vg0 "+l.disks[0], "lvcreate -q -y -s -L 4M -n full vg0/other "+l.disks[1])
+	reload := func(table string) {
+		l.sh("dmsetup", "reload", "disk", "--table", table)
+		l.sh("dmsetup", "suspend", "--nolockfs", "--noudevsync", "disk")
+		l.sh("dmsetup", "resume", "--noudevsync", "disk")
+	}
+	lvs := map[string]volume.LV{}
+	for _, name := range []string{"origin", "failed", "other", "full"} {
+		lvs[name] = l.present(name)
+	}
+	reload(fmt.Sprintf("0 %d error", sectors))
+	for _, name := range []string{"origin", "other"} {
+		l.sh("dd", "if=/dev/zero", "of="+l.device(lvs[name]).Path, "bs=1M", "count=8", "oflag=direct", "conv=notrunc", "status=none")
+	}
+	gives := func(when string) {
+		t.Helper()
+		for _, name := range []string{"failed", "full"} {
+			if d := l.device(lvs[name]); d.Activity == volume.Active && !strings.Contains(d.Reason, "its contents are lost") {
+				t.Errorf("%s: %s: got %+v", when, name, d)
+			}
+		}
+	}
+	gives("at once")
+	for _, table := range []string{"", whole} {
+		if table != "" {
+			reload(table)
+		}
+		l.Invalidate("")
+		for _, name := range []string{"origin", "failed"} {
+			lv := lvs[name]
+			err := l.Deactivate(t.Context(), l.lock, lv, l.device(lv))
+			is(t, err, nil, "stays active")
+			if d := l.device(lv); d.Activity != volume.Active {
+				t.Fatalf("%s: got %+v", name, d)
+			}
+			if table != "" {
+				is(t, err, nil, "the contents of the snapshot vg0/failed are lost", "its disk still says that it is valid", "lvremove vg0/failed")
+			}
+		}
+	}
+	l.deactivate(l.present("full"))
+	is(t, l.Activate(t.Context(), l.lock, l.present("full")), nil, "vg0-full is an invalid snapshot, so its contents are lost")
+	gives("activated again")
+	l.deactivate(l.present("other"))
+	l.sh("lvremove", "-q", "-y", "vg0/failed")
+	l.Invalidate("")
+	l.deactivate(l.present("origin"))
 }

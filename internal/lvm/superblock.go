@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,18 +107,9 @@ func copiesInTurn(all []superblock, legs int) (older []superblock) {
 
 // superblocks is the child that reads the states of the legs that can be read.
 func superblocks(legs []legMeta) (all []superblock, err error) {
-	b, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS) // aligned
-	if err != nil {
-		return nil, fmt.Errorf("mmap: %w", err)
-	}
 	for _, leg := range legs {
-		fd, err := unix.Open(leg.Disk, unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
-		if err != nil {
-			continue
-		}
-		n, err := unix.Pread(fd, b, leg.Offset)
-		unix.Close(fd)
-		if s, ok := parseSuperblock(b); err == nil && n == len(b) && ok {
+		b, err := readBlock(leg.Disk, leg.Offset)
+		if s, ok := parseSuperblock(b); err == nil && ok {
 			s.Leg, s.Disk = leg.Leg, leg.Disk
 			all = append(all, s)
 		}
@@ -125,9 +117,33 @@ func superblocks(legs []legMeta) (all []superblock, err error) {
 	return all, nil
 }
 
+// blockSize is that of the headers that the kernel writes.
+const blockSize = 4096
+
+// readBlock reads a header from a disk, not from the cache.
+func readBlock(path string, offset int64) ([]byte, error) {
+	b, err := unix.Mmap(-1, 0, blockSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS) // aligned
+	if err != nil {
+		return nil, fmt.Errorf("mmap: %w", err)
+	}
+	defer func() { _ = unix.Munmap(b) }()
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECT, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if _, err := f.ReadAt(b, offset); err != nil {
+		return nil, err
+	}
+	return slices.Clone(b), nil
+}
+
 // parseSuperblock reads a superblock of dm-raid.
 func parseSuperblock(b []byte) (s superblock, ok bool) {
 	const magic = 0x64526d44 // "DmRd"
+	if len(b) < 32 {
+		return s, false
+	}
 	return superblock{Events: binary.LittleEndian.Uint64(b[16:]), Failed: binary.LittleEndian.Uint64(b[24:])},
 		binary.LittleEndian.Uint32(b) == magic
 }

@@ -244,7 +244,7 @@ func (p *Provider) strayParts(f *Facts, list []devmapper.Mapped, seen *tree, oth
 // health adds the problems of a device and of the devices below it.
 func (t *tree) health(m devmapper.Mapped, d *join.Device) {
 	f := t.faults(m, true)
-	d.Broken, d.Degraded, d.Differ = f.missing, f.degraded, f.differ
+	d.Broken, d.Repair, d.Degraded, d.Differ = f.missing, f.repair, f.degraded, f.differ
 	d.RAID, d.Refresh, d.Suspended = f.raid, f.refresh, f.suspended
 	d.Failed, d.Remedy = f.failed, f.remedy
 	if f.pool != "" {

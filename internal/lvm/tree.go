@@ -128,6 +128,7 @@ func (n *node) has(target string) bool {
 type faults struct {
 	unread   string // why a device cannot be read; then the other fields may be incomplete
 	missing  string // a part of the volume returns only errors, or its contents are lost
+	repair   string // the remedy for missing; "" = the disk must come back
 	pool     string // its thin pool is full or has failed
 	failed   string // its cache, or a merge into it, has failed
 	remedy   string // for failed
@@ -222,9 +223,17 @@ var judges = map[string]func(f *faults, top devmapper.Mapped, n *node, state dev
 func snapshotState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
 	switch state.Params {
 	case "Overflow":
-		f.missing = cmp.Or(f.missing, n.Name+" is a snapshot that was too small for the changes of its origin, so its contents are lost: lvremove it, and create a larger one")
+		f.lost(n.Name+" is a snapshot that was too small for the changes of its origin, so its contents are lost", "lvremove it, and create a larger one")
 	case "Invalid":
-		f.missing = cmp.Or(f.missing, n.Name+" is an invalid snapshot, so its contents are lost: it was too small for the changes of its origin, or its disk had an error (look at dmesg and at the disk). lvremove it before its next activation, after which it could look valid, and create another one, larger if it was full")
+		f.lost(n.Name+" is an invalid snapshot, so its contents are lost: it was too small for the changes of its origin, or its disk had an error (look at dmesg and at the disk)",
+			"lvremove it before its next activation, after which it could look valid, and create another one, larger if it was full")
+	}
+}
+
+// lost records that the contents of a volume are lost, with the remedy.
+func (f *faults) lost(what, repair string) {
+	if f.missing == "" {
+		f.missing, f.repair = what, repair
 	}
 }
 
@@ -232,7 +241,7 @@ func snapshotState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Targe
 func mergeState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
 	switch state.Params {
 	case "Invalid", "Overflow":
-		f.missing = cmp.Or(f.missing, n.volume()+" was being merged with a snapshot whose contents are lost: it has partly old and partly new contents. Restore it from a backup")
+		f.lost(n.volume()+" was being merged with a snapshot whose contents are lost: it has partly old and partly new contents", "restore it from a backup")
 	case "Merge failed":
 		f.failed = n.volume() + ": the merge of its snapshot has failed: the data that is not merged is still on the snapshot"
 		f.remedy = "look at dmesg and at the disks. Reads and writes still find all data: back it up. The merge continues when the volume is deactivated and activated again: delete its pods, lvchange -an, lvchange -ay"
