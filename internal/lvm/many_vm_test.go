@@ -58,7 +58,7 @@ func TestVMGroupCommit(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if got := l.count("lvchange"); got > 2 { // on a slow machine the metadata is read again (deactivateFactsAge)
+	if got := l.count("lvchange"); got > 4 { // on a slow machine some arrive after another command has begun; see TestGroupCommit
 		t.Errorf("%d commands", got)
 	}
 	t.Logf("activation of %d took %s; %d words", n, took, len(joined.Argv))

@@ -80,12 +80,12 @@ func ended(pid int) (bytes, chars int64, err error) {
 	return procfs.Process(pid).Written()
 }
 
-// wrote reports whether a program has written to a device, by the bytes of the pages that it made dirty or wrote
-// directly, and by the characters that it wrote. At its end the kernel may write 64 of them to a file (acct(2)), and
-// counts the page. It counts no characters of asynchronous writes.
+// wrote reports whether a program has written to a device, by the bytes of the pages that it made dirty and by the
+// characters that it wrote. At its end the kernel may write 64 characters to a file (acct(2)), and counts a large folio
+// as dirty. No mkfs writes asynchronously, which would not be counted as characters.
 func wrote(bytes, chars int64) bool {
 	const sector = 512
-	return bytes > 0 && chars >= sector || bytes > 2*int64(os.Getpagesize())
+	return bytes > 0 && chars >= sector
 }
 
 // restrict limits a program that has just started and has read nothing yet. Both limits apply to
