@@ -156,7 +156,7 @@ func (s *facts) stale() {
 		case s.lvm() && s.g.Short != "": // a refresh would leave the device suspended
 			hint = "no lvchange --refresh before this: " + s.g.Short
 		case s.lvm() && len(d.loaded()) > 0:
-			hint = "the resume gives the device that size"
+			hint = "if the sizes still differ after the resume: " + hint
 		case s.lvm():
 		case v.Size < d.Size:
 			hint = fmt.Sprintf("the file was truncated: %s; if its group has `deactivate: never`, then: losetup -d %s", volume.CutFile(d.Size, v.Size, s.file(v), d.Path), d.Path)

@@ -209,7 +209,7 @@ func TestDisagreements(t *testing.T) {
 		}}, []string{"stale-mapping data: is suspended|belongs to the metadata, so drop the second one first: dmsetup clear vg0-data && dmsetup resume vg0-data"}},
 		{"suspended by an lvextend that failed after it", []func(*Group){func(g *Group) {
 			g.Devices[0].Suspended, g.Devices[0].Placed, g.Volumes[0].Size = twoTables, true, 80<<20
-		}}, []string{"stale-mapping data: is suspended|pvmove --abort. If no command of LVM runs| grep lv): dmsetup resume vg0-data; the resume gives the device that size"}},
+		}}, []string{"stale-mapping data: is suspended|pvmove --abort. If no command of LVM runs| grep lv): dmsetup resume vg0-data; if the sizes still differ after the resume: lvchange --refresh vg0/data"}},
 		{"suspended with two tables, without the place in the metadata", []func(*Group){func(g *Group) {
 			g.Devices[0].Suspended = twoTables
 		}}, []string{"stale-mapping data: is suspended|it is unknown which one belongs to the metadata|lvs -a -o+devices vg0 first"}},

@@ -18,7 +18,7 @@ func Child(op string, arg []byte) (code int, ok bool) {
 		return mount.Do(arg, superblocks), true
 	case "lvm-snapshot-valid":
 		run.BeChild()
-		return mount.Do(arg, validOnDisk), true
+		return mount.Do(arg, readValid), true
 	}
 	return 0, false
 }

@@ -52,8 +52,11 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	if err != nil {
 		return err
 	}
-	if why := g.deviceUser(ctx, lock, m, lv.UUID); why != "" {
+	if why := g.deviceUser(ctx, m, lv.UUID); why != "" {
 		return fmt.Errorf("deactivate: %s", why)
+	}
+	if err := p.lossRecorded(ctx, lock, m); err != nil {
+		return fmt.Errorf("deactivate: it stays active: %w", err)
 	}
 	for _, r := range d.Relatives {
 		other, found, err := p.find(r.UUID)
@@ -63,8 +66,11 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 		if !found {
 			continue
 		}
-		if why := g.deviceUser(ctx, lock, other, r.UUID); why != "" {
+		if why := g.deviceUser(ctx, other, r.UUID); why != "" {
 			return fmt.Errorf("deactivate: LVM deactivates it only together with %s: %s", r.Name, why)
+		}
+		if err := p.lossRecorded(ctx, lock, other); err != nil {
+			return fmt.Errorf("deactivate: it stays active, because LVM deactivates it only together with %s: %w", r.Name, err)
 		}
 	}
 	if g.shared() && p.Locks != nil {
@@ -119,12 +125,9 @@ func (g *group) deactivate(ctx context.Context, name volume.Name, uuid volume.UU
 const deactivateFactsAge = 5 * time.Second
 
 // deviceUser returns why another command still needs the device of a volume, or "".
-func (g *group) deviceUser(ctx context.Context, lock string, m devmapper.Mapped, uuid volume.UUID) string {
+func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.UUID) string {
 	if m.Live && m.Suspended {
 		return suspended(m.Name)
-	}
-	if why := g.p.unrecordedLoss(ctx, lock, m); why != "" {
-		return why
 	}
 	f, kept, err := g.look(ctx, false)
 	g.mu.Lock()

@@ -149,7 +149,7 @@ func TestPartialShared(t *testing.T) {
 	}
 	for _, shared := range []bool{false, true} {
 		p.Groups = map[string]Group{"vg0": {Shared: shared}}
-		if why := g.deviceUser(t.Context(), "", m, fakeUUID(0)); (why == "") != shared {
+		if why := g.deviceUser(t.Context(), m, fakeUUID(0)); (why == "") != shared {
 			t.Errorf("shared %v: got %q", shared, why)
 		}
 	}

@@ -143,52 +143,58 @@ func (p *Provider) sameFamily(m devmapper.Mapped, known []volume.Relative) error
 // lost has the states of a snapshot whose contents are lost.
 var lost = map[string]bool{"Invalid": true, "Overflow": true}
 
-// unrecordedLoss returns why a snapshot whose contents are lost must stay active, also in a shared group; "" = it need
-// not. After an error of its disk the kernel could not write the loss there: its next activation would take it for
-// valid, and give wrong contents. If all disks of the family are gone, its origin has not changed since.
-func (p *Provider) unrecordedLoss(ctx context.Context, lock string, m devmapper.Mapped) string {
+// lossRecorded returns an error if m is a snapshot whose contents are lost, unless its disk says so, too. After an
+// error of that disk the kernel could not write it there: the next activation would take the snapshot for valid, and give
+// wrong contents, in a shared group on another node. If its only disk is gone, its origin has not changed since.
+func (p *Provider) lossRecorded(ctx context.Context, lock string, m devmapper.Mapped) error {
 	if len(m.Targets) != 1 || m.Targets[0].Type != "snapshot" {
-		return ""
-	}
-	state, err := p.status(m)
-	if err == nil && (len(state.Targets) != 1 || !lost[state.Targets[0].Params]) || p.tree().allGone(m) {
-		return ""
+		return nil
 	}
 	name, _, _ := parseDMName(m.Name)
-	if err == nil {
-		err = p.recordedLoss(ctx, lock, m.Targets[0])
+	state, err := p.status(m)
+	switch {
+	case errors.Is(err, devmapper.ErrNoDevice):
+		return nil // deactivated meanwhile
+	case err != nil:
+		return fmt.Errorf("the state of the snapshot %s cannot be read: %w", name, err)
+	case len(state.Targets) != 1 || !lost[state.Targets[0].Params]:
+		return nil
 	}
-	if err == nil {
-		return ""
+	if t := p.tree(); t.allGone(m) && len(t.diskNumbers(m)) == 1 {
+		return nil
 	}
-	return fmt.Sprintf("it stays active: the contents of the snapshot %s are lost, and it would look valid after its next activation (%v). If nothing needs it: lvremove %[1]s", name, err)
+	valid, err := p.validOnDisk(ctx, lock, m.Targets[0])
+	switch {
+	case err != nil:
+		return fmt.Errorf("the contents of the snapshot %s are lost, and whether its disk says so cannot be read: if nothing needs it, lvremove %[1]s: %[2]w", name, err)
+	case valid:
+		return fmt.Errorf("the contents of the snapshot %s are lost, but its disk says that it is valid, as it would look after its next activation: if nothing needs it, lvremove %[1]s", name)
+	}
+	return nil
 }
 
-// recordedLoss verifies that the loss of a snapshot is written on its disk.
-func (p *Provider) recordedLoss(ctx context.Context, lock string, table devmapper.Target) error {
+// validOnDisk returns whether the header of a snapshot says that it is valid.
+func (p *Provider) validOnDisk(ctx context.Context, lock string, table devmapper.Target) (valid bool, err error) {
 	words := strings.Fields(table.Params) // the origin's data, the snapshot's data ...
 	if len(words) < 2 {
-		return fmt.Errorf("its table is %q", table.Params)
+		return false, fmt.Errorf("its table is %q", table.Params)
 	}
 	m, err := p.DM.Device(devmapper.Key{Number: words[1]})
 	if err != nil {
-		return err
+		return false, err
 	}
-	valid := true
+	valid = true
 	err = mount.Ask(ctx, p.Runner, run.Cmd{
 		Step:     "read the header of a snapshot",
 		Argv:     run.Self("lvm-snapshot-valid", p.node(m)),
 		Lock:     lock,
 		Deadline: holdersDeadline,
 	}, &valid)
-	if err == nil && valid {
-		err = errors.New("its disk still says that it is valid")
-	}
-	return err
+	return valid, err
 }
 
-// validOnDisk is the child that reads whether the disk of a snapshot says that it is valid.
-func validOnDisk(path string) (bool, error) {
+// readValid is the child of validOnDisk.
+func readValid(path string) (bool, error) {
 	b, err := readBlock(path, 0)
 	if err != nil {
 		return false, err

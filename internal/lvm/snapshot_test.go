@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -300,29 +301,48 @@ func TestLostSnapshot(t *testing.T) {
 	f.lvs["s"] = &fakeLV{uuid: fakeUUID(1), size: 8 * mib, layout: "linear", role: "public,snapshot,thicksnapshot", origin: "o"}
 	lv := f.lookUp(p, "s")
 	uuid := dmUUID(lv.UUID)
-	f.devices[uuid+"-cow"] = devmapper.Mapped{Name: "vg0-s-cow", UUID: uuid + "-cow", Number: "253:8", Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: "8:16 2048"}}}
+	var stuck *run.StuckError
 	for _, row := range []struct {
 		state, header string
-		gone          bool
+		err           error
+		gone, disks   string
 		stays         string
 	}{
-		{"16/40960 16", "", false, ""},
-		{"Invalid", `{"value":false}`, false, ""},
-		{"Invalid", `{"value":true}`, false, "still says that it is valid"},
-		{"Overflow", `{"value":true}`, false, "still says that it is valid"},
-		{"Invalid", `{"error":{"text":"input/output error"}}`, false, "would look valid after its next activation"},
-		{"Invalid", `{"value":true}`, true, ""},
+		{"16/40960 16", "", nil, "", "8:16 8:32", ""},
+		{"Invalid", `{"value":false}`, nil, "", "8:16 8:32", ""},
+		{"Invalid", `{"value":true}`, nil, "", "8:16 8:32", "its disk says that it is valid"},
+		{"Overflow", `{"value":true}`, nil, "", "8:16 8:32", "its disk says that it is valid"},
+		{"Invalid", `{"error":{"text":"input/output error"}}`, nil, "8:16", "8:16 8:32", "whether its disk says so cannot be read"},
+		{"Invalid", "", &run.StuckError{Step: "read", Done: make(chan struct{})}, "", "8:16 8:32", "whether its disk says so cannot be read"},
+		{"Invalid", `{"value":true}`, nil, "8:16", "8:16 8:16", ""},                                    // nothing has changed since
+		{"Invalid", `{"value":true}`, nil, "8:16 8:32", "8:16 8:32", "its disk says that it is valid"}, // the origin may have changed before
+		{"failing", "", nil, "", "8:16 8:32", "the state of the snapshot vg0/s cannot be read"},
 	} {
-		f.devices[uuid] = devmapper.Mapped{Name: "vg0-s", UUID: uuid, Number: "253:9", Live: true, Targets: []devmapper.Target{{Type: "snapshot", Length: 8 * mib, Params: "253:7 253:8 P 8"}}}
+		disks := strings.Fields(row.disks)
+		part := func(suffix, number, disk string) {
+			f.devices[uuid+suffix] = devmapper.Mapped{Name: "vg0-s" + suffix, UUID: uuid + suffix, Number: number, Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: disk + " 2048"}}}
+		}
+		part("-real", "253:7", disks[0])
+		part("-cow", "253:8", disks[1])
+		m := devmapper.Mapped{Name: "vg0-s", UUID: uuid, Number: "253:9", Live: true, Targets: []devmapper.Target{{Type: "snapshot", Length: 8 * mib, Params: "253:7 253:8 P 8"}}}
+		f.devices[uuid] = m
 		f.status = map[string]string{uuid: row.state}
+		f.failing = map[string]bool{uuid: row.state == "failing"}
 		f.hook = func(c run.Cmd) (run.Result, error, bool) {
-			return run.Result{Stdout: []byte(row.header)}, nil, strings.Contains(strings.Join(c.Argv, " "), "lvm-snapshot-valid")
+			return run.Result{Stdout: []byte(row.header)}, row.err, strings.Contains(strings.Join(c.Argv, " "), "lvm-snapshot-valid")
 		}
-		p.diskGone = func(string) bool { return row.gone }
-		why := p.unrecordedLoss(t.Context(), "", f.devices[uuid])
-		if (why == "") != (row.stays == "") || !strings.Contains(why, row.stays) {
-			t.Errorf("%+v: got %q", row, why)
+		p.diskGone = func(number string) bool { return strings.Contains(row.gone, number) }
+		err := p.lossRecorded(t.Context(), "", m)
+		if (err == nil) != (row.stays == "") || err != nil && !strings.Contains(err.Error(), row.stays) || errors.As(err, &stuck) != (row.err != nil) {
+			t.Errorf("%+v: got %v", row, err)
 		}
+		if err != nil && strings.Contains(err.Error(), "lvremove") == (row.state == "failing") {
+			t.Errorf("%+v: the remedy: %v", row, err)
+		}
+	}
+	delete(f.devices, uuid)
+	if err := p.lossRecorded(t.Context(), "", devmapper.Mapped{UUID: uuid, Targets: []devmapper.Target{{Type: "snapshot"}}}); err != nil {
+		t.Errorf("deactivated meanwhile: %v", err)
 	}
 }
 
