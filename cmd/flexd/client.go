@@ -61,7 +61,7 @@ func absent(socket string, err error) error {
 	var timeout net.Error
 	switch {
 	case errors.Is(err, syscall.ENOENT):
-		return fmt.Errorf("flexd is not running: there is no socket %s\nstart it (systemctl start flexd), or name its socket with --socket", socket)
+		return fmt.Errorf("flexd is not running: there is no socket %s\nstart it (systemctl start flexd), or name the status.sock in its runDir with --socket", socket)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("flexd is not running: no process listens on %s\nstart it: systemctl start flexd; why it stopped: journalctl -u flexd", socket)
 	case errors.Is(err, syscall.EACCES):

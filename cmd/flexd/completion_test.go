@@ -26,7 +26,7 @@ func TestCandidates(t *testing.T) {
 		"status --o":                       "--output",
 		"status -o ":                       "table wide name json yaml",
 		"check --output j":                 "json",
-		"release --":                       "--yes --output --socket --driver-socket --help",
+		"release --":                       "--yes --output --socket --help",
 		"completion f":                     "fish",
 		"status --socket " + socket + " v": "vg0/a",
 		"status --socket /none v":          "",

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/server"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/google/go-cmp/cmp"
@@ -69,11 +70,11 @@ func TestCommandLine(t *testing.T) {
 		{"config --check /no/such/file", 1, "", "flexd: there is no configuration /no/such/file; `flexd config` prints one to begin with\n"},
 		{"serve --config /no/such/file", 1, "", "flexd: there is no configuration /no/such/file; `flexd config` prints one to begin with\n"},
 		{"status --socket /no/such/socket", 3, "", "flexd: flexd is not running: there is no socket /no/such/socket\n" +
-			"flexd: start it (systemctl start flexd), or name its socket with --socket\n"},
+			"flexd: start it (systemctl start flexd), or name the status.sock in its runDir with --socket\n"},
 		{"status vg0/a -ojson --socket=" + stale, 3, "", "flexd: flexd is not running: no process listens on " + stale + "\n" +
 			"flexd: start it: systemctl start flexd; why it stopped: journalctl -u flexd\n"},
 		{"check --socket /no/such/socket", 3, "", "flexd: flexd is not running: there is no socket /no/such/socket\n" +
-			"flexd: start it (systemctl start flexd), or name its socket with --socket\n"},
+			"flexd: start it (systemctl start flexd), or name the status.sock in its runDir with --socket\n"},
 		{"check -o yaml", 2, "", "flexd: check: -o is text or json, not \"yaml\"\n"},
 		{"check vg0", 2, "", "flexd: check: unexpected argument \"vg0\"; see flexd check --help\n"},
 		{"status vg0/", 2, "", "flexd: status: a volume is written VG/LV, or as its uuid, not \"vg0/\"\n"},
@@ -137,6 +138,10 @@ func (shown) Health() (_, _ []string) { return nil, nil }
 func (shown) Orphans(_ context.Context, targets []string) status.Orphans {
 	o := status.Orphans{Node: "node-1"}
 	for _, t := range targets {
+		if t == "vg0/left" {
+			o.Orphans = append(o.Orphans, status.Orphan{Finding: status.Finding{VG: "vg0", LV: "left"}, Plan: []string{"deactivate the volume"}})
+			continue
+		}
 		o.Refused = append(o.Refused, status.Refusal{Target: t, Message: "it is in use"})
 	}
 	return o
@@ -202,6 +207,33 @@ func TestReleaseOfDaemon(t *testing.T) {
 			t.Errorf("%s: exit %d\n%s%s", args, exit, stdout, stderr)
 		}
 	}
+}
+
+type releasing struct{}
+
+func (releasing) Serve(context.Context, flexvolume.Request, server.Peer) flexvolume.Answer {
+	return flexvolume.Answer{Status: flexvolume.StatusSuccess}
+}
+
+// A release goes to the flexd whose status socket was asked, not to the one at the default place.
+func TestReleaseSocket(t *testing.T) {
+	socket := serveStatus(t)
+	driver := filepath.Join(filepath.Dir(socket), "driver.sock")
+	release := func(exit int, want string) {
+		t.Helper()
+		if out, stderr, got := flexd("release", "--yes", "vg0/left", "--socket", socket); got != exit || !strings.Contains(out, want) {
+			t.Errorf("exit %d\n%s%s", got, out, stderr)
+		}
+	}
+	release(exitFailed, "there is no socket "+driver+"; start it (systemctl start flexd), or name the status.sock in its runDir with --socket\n")
+	l, err := server.Listen(driver, 0o600, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	go (&server.Driver{Listener: l, Handler: releasing{}, Log: logrus.NewEntry(log)}).Serve(t.Context())
+	release(0, "  released\n")
 }
 
 func TestDefaultPaths(t *testing.T) {

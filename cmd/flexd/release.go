@@ -33,20 +33,19 @@ func releaseCommand(stdout io.Writer) *cli.Command {
 			&cli.BoolFlag{Name: "yes", Usage: "do it (root only)"},
 			outputFlag("text", "json"),
 			socketFlag(),
-			&cli.StringFlag{Name: "driver-socket", Value: config.Default().DriverSocket(), Usage: "release through the daemon at `PATH`"},
 		},
 		Action: func(c *cli.Context) error {
-			return release{c.Args().Slice(), c.Bool("yes"), c.String("output"), c.String("socket"), c.String("driver-socket")}.run(stdout)
+			return release{c.Args().Slice(), c.Bool("yes"), c.String("output"), c.String("socket")}.run(stdout)
 		},
 	}
 }
 
 // A release has the arguments of `flexd release`.
 type release struct {
-	targets        []string // directories, VG/LV, uuids; none = all orphans
-	yes            bool     // release, do not only print the steps
-	output         string   // text or json
-	status, driver string   // the daemon's sockets
+	targets []string // directories, VG/LV, uuids; none = all orphans
+	yes     bool     // release, do not only print the steps
+	output  string   // text or json
+	socket  string   // the daemon's status socket
 }
 
 // run prints the steps for each orphan, and takes them with --yes. It returns an error if
@@ -59,7 +58,7 @@ func (r release) run(stdout io.Writer) error {
 	for _, t := range r.targets {
 		query.Add("target", resolve(strings.TrimPrefix(t, "-/")))
 	}
-	body, err := get(r.status, "/v1/orphans?"+query.Encode(), checkTimeout)
+	body, err := get(r.socket, "/v1/orphans?"+query.Encode(), checkTimeout)
 	if err != nil {
 		return err
 	}
@@ -72,7 +71,7 @@ func (r release) run(stdout io.Writer) error {
 		one := &o.Orphans[i]
 		if r.yes && one.Refused == "" {
 			if err := r.release(*one); err != nil {
-				one.Error, failed = err.Error(), true
+				one.Error, failed = strings.ReplaceAll(err.Error(), "\n", "; "), true
 			} else {
 				one.Released = true
 			}
@@ -113,10 +112,10 @@ func resolve(target string) string {
 	return filepath.Join(dir, base)
 }
 
-// release asks the daemon to release one orphan.
+// release asks the daemon to release one orphan. Both sockets of a daemon are in its runDir.
 func (r release) release(o status.Orphan) error {
-	now := int64(boottime.Now())
-	c := flexvolume.Client{Socket: r.driver, Timeout: flexvolume.DefaultTimeout, Connect: flexvolume.DefaultConnect, Once: true, Parent: os.Getppid()}
+	now, driver := int64(boottime.Now()), config.Files{RunDir: filepath.Dir(r.socket)}.DriverSocket()
+	c := flexvolume.Client{Socket: driver, Timeout: flexvolume.DefaultTimeout, Connect: flexvolume.DefaultConnect, Once: true, Parent: os.Getppid()}
 	a, err := c.Ask(flexvolume.Request{
 		V: flexvolume.Version, ID: "release-" + strconv.FormatInt(now, 36), Verb: flexvolume.Reclaim,
 		Args: []string{o.UUID, o.Dir}, Started: now, Parent: os.Getppid(),
@@ -124,9 +123,9 @@ func (r release) release(o status.Orphan) error {
 	down, isDown := errors.AsType[*flexvolume.DownError](err)
 	switch {
 	case isDown && errors.Is(down.Err, unix.EACCES):
-		return errors.New("only root may release: flexd's socket " + r.driver + " is root's")
+		return errors.New("only root may release: flexd's socket " + driver + " is root's")
 	case isDown:
-		return absent(r.driver, down.Err)
+		return absent(driver, down.Err)
 	case err != nil:
 		return err
 	case a.Status != flexvolume.StatusSuccess:

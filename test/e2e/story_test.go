@@ -48,7 +48,7 @@ func (h *host) show(args ...string) string {
 
 // release is `flexd release`; it returns what it says and its exit status.
 func (h *host) release(args ...string) (string, int) {
-	return h.client("release", append([]string{"--driver-socket", h.DriverSocket()}, args...)...)
+	return h.client("release", args...)
 }
 
 // check is `flexd check`; it returns what it says and its exit status.
