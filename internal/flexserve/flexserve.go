@@ -186,7 +186,7 @@ func (f *Frontend) request(q flexvolume.Request, call flexvolume.Call, caller re
 		return r
 	}
 	if call.Dir != "" {
-		r.Target = f.target(call.Dir, kindOfVerb[call.Verb])
+		r.Target = f.target(call.Dir, r.Verb)
 	}
 	if r.Verb == volume.Publish {
 		r.Target.Global = kubelet.GlobalDir(r.Target.Root, f.Config.Get().Driver, o.Name)
@@ -195,14 +195,17 @@ func (f *Frontend) request(q flexvolume.Request, call flexvolume.Call, caller re
 }
 
 // kindOfVerb has the kind of mount that a verb makes at its directory.
-var kindOfVerb = map[string]volume.Kind{flexvolume.MountDevice: volume.Staged, flexvolume.Mount: volume.Published}
+var kindOfVerb = map[volume.Verb]volume.Kind{volume.Stage: volume.Staged, volume.Publish: volume.Published}
 
-// target resolves a directory of kubelet to its path in the mount table. kind is the kind of mount to make
-// there, "" = none.
-func (f *Frontend) target(dir string, kind volume.Kind) (t reconcile.Target) {
+// target resolves a directory of kubelet to its path in the mount table.
+func (f *Frontend) target(dir string, verb volume.Verb) (t reconcile.Target) {
 	layout := kubelet.Layout{Dirs: f.Config.Get().KubeletRoots, Driver: f.Config.Get().Driver}
 	t.Name = dir
 	t.Dir, t.Root, t.Refusal = layout.Resolve(dir)
+	if verb == volume.Release && layout.AnyRoot(t.Dir) {
+		t.Refusal = nil
+	}
+	kind := kindOfVerb[verb]
 	if t.Refusal == nil && kind != "" && layout.Place(t.Root, t.Dir).Kind != kind { // such a mount counts as another driver's
 		t.Refusal = fmt.Errorf("%s is not one of kubelet's directories for volumes of the driver %s: if kubelet calls flexd by another name, correct `driver` in flexd's configuration and restart flexd", dir, layout.Driver)
 		if link := layout.Link(dir); link != "" {

@@ -17,8 +17,7 @@ type Layout struct {
 
 // Resolve returns the path of dir in the mount table, and the root that contains it. It follows symlinks in
 // parent directories, but does not access dir itself, which may be a mount that hangs. Missing
-// components stay unchanged. If no root contains dir, it returns an error and the path: a mount there may be
-// from a time when other roots were configured.
+// components stay unchanged. If no root contains dir, it returns an error and the path: see AnyRoot.
 func (l Layout) Resolve(dir string) (path, root string, err error) {
 	parent, err := resolve(filepath.Dir(dir))
 	if err != nil {
@@ -38,6 +37,17 @@ func (l Layout) Resolve(dir string) (path, root string, err error) {
 		return path, "", errors.New(dir + " leads to " + path + ", which is outside kubelet's directories (kubeletRoots: " + strings.Join(l.Dirs, ", ") + ")")
 	}
 	return path, "", errors.New(dir + " is outside kubelet's directories (kubeletRoots: " + strings.Join(l.Dirs, ", ") + ")")
+}
+
+// AnyRoot reports whether a path would be a directory for a volume if another root were configured: a mount
+// there may be from a time when it was.
+func (l Layout) AnyRoot(path string) bool {
+	for root := filepath.Dir(path); len(root) > 1; root = filepath.Dir(root) {
+		if l.Place(root, path).Kind != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // Roots returns the root directories that can be resolved; all reports whether these are all.

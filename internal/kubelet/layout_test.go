@@ -36,6 +36,26 @@ func TestLink(t *testing.T) {
 	}
 }
 
+// Any directory may have been kubelet's root.
+func TestAnyRoot(t *testing.T) {
+	l := Layout{Driver: "flexd/lvm"}
+	for path, want := range map[string]bool{
+		"/a/b/pods/u/volumes/flexd~lvm/v":                           true,
+		"/pods/pods/u/volumes/flexd~lvm/pods":                       true,
+		"/a/plugins/kubernetes.io/flexvolume/flexd/lvm/mounts/v":    true,
+		"/a/pods/u/volumes/other~lvm/v":                             false,
+		"/a/pods/u/volumes/flexd~lvm/v/x":                           false,
+		"/a/pods/u/volumes/flexd~lvm":                               false,
+		"/a/pods/u/volume-subpaths/v/c/0":                           false,
+		"/a/plugins/kubernetes.io/flexvolume/flexd/other/mounts/v/": false,
+		"": false, "/": false, "/etc": false,
+	} {
+		if got := l.AnyRoot(path); got != want {
+			t.Errorf("%q: %v", path, got)
+		}
+	}
+}
+
 func TestResolve(t *testing.T) {
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
