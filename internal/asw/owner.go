@@ -8,24 +8,25 @@ import (
 	"github.com/flexd/flexd/internal/volume"
 )
 
-// owner returns the owner of a mount by its directory; whole = it shows a whole volume. The result
-// Kubelets is valid only while one of flexd's mounts shows the same filesystem.
-func (c classifier) owner(e *mounttable.Entry, whole bool) (volume.Owner, volume.Kind) {
+// owner returns the owner of a mount by its directory, with the place; whole = it shows a whole volume. The
+// result Kubelets is valid only while one of flexd's mounts shows the same filesystem.
+func (c classifier) owner(e *mounttable.Entry, whole bool) (volume.Owner, volume.Place) {
 	place := c.place(e.Dir)
 	switch {
 	case place.Kind != "" && whole:
-		return volume.Ours, place.Kind
+		return volume.Ours, place
 	case place.Bind:
-		return volume.Kubelets, ""
+		return volume.Kubelets, place
 	}
-	return volume.Elsewhere, ""
+	place.Kind = ""
+	return volume.Elsewhere, place
 }
 
 // An owned is an entry of a volume's device with its owner.
 type owned struct {
 	*mounttable.Entry
 	owner volume.Owner
-	kind  volume.Kind
+	place volume.Place
 	rank  int // of several copies of one mount, the one with the lowest rank counts
 
 	outside     bool // Ours, but below none of the present roots
@@ -57,7 +58,7 @@ func (o *Observer) owned(number, path string, dirs []string, devices *mounttable
 	for _, e := range devices.Of(number, path) {
 		m := owned{Entry: e}
 		whole := o.whole(e, dirs)
-		switch m.owner, m.kind = rule.owner(e, whole); {
+		switch m.owner, m.place = rule.owner(e, whole); {
 		case m.owner == volume.Ours && slices.Contains(dirs, e.Dir):
 			m.rank, shown = rankNamed, true
 		case m.owner == volume.Ours:
@@ -80,9 +81,9 @@ func (o *Observer) owned(number, path string, dirs []string, devices *mounttable
 	for i := range all {
 		if !shown {
 			all[i].bindLeft = all[i].owner == volume.Kubelets
-			all[i].owner, all[i].kind = volume.Elsewhere, ""
+			all[i].owner, all[i].place.Kind = volume.Elsewhere, ""
 		}
-		all[i].otherDriver = all[i].owner == volume.Elsewhere && rule.place(all[i].Dir).OtherDriver
+		all[i].otherDriver = all[i].owner == volume.Elsewhere && all[i].place.OtherDriver
 		other = other || all[i].otherDriver
 	}
 	for i := range all {

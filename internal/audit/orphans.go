@@ -144,7 +144,7 @@ func (o *orphans) look() {
 			o.seen[dir] = f
 			s = f
 		}
-		s.Why, s.name, s.user = f.Why, f.name, f.user
+		s.Orphan, s.name, s.user = f.Orphan, f.name, f.user
 		o.judge(s, now)
 	}
 	if running { // no event will report their end
@@ -305,6 +305,9 @@ func (s *orphanCandidate) finding() status.Finding {
 		d.Class, d.Message = OrphanedGlobal, "kubelet's global mount at "+s.Dir+" is left: "+s.Why
 	} else {
 		d.Class, d.Message = OrphanedPod, "the mount at "+s.Dir+", for "+s.user+", is left: "+s.Why+", and kubelet has not asked for the unmount"
+		if len(s.SubPaths) > 0 {
+			d.Hint = "first: " + volume.UnmountCommand(s.SubPaths) + " (a subPath of the pod), then: " + d.Hint
+		}
 		d.Hint = "restart kubelet: it unmounts the volumes of deleted pods if it finds the driver. If it does not, " + d.Hint
 	}
 	return d

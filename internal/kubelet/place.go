@@ -31,10 +31,10 @@ func (l Layout) Place(root, dir string) volume.Place {
 	case dir == PodDir(root, l.Driver, part[1], name):
 		return volume.Place{Kind: volume.Published, Name: name, Pod: part[1]}
 	}
-	return volume.Place{
-		Bind:        part[2] == "volume-subpaths" && len(part) == 6,
-		OtherDriver: part[2] == "volumes" && part[3] != strings.Replace(l.Driver, "/", "~", 1),
+	if part[2] == "volume-subpaths" && len(part) == 6 {
+		return volume.Place{Bind: true, Pod: part[1]}
 	}
+	return volume.Place{OtherDriver: part[2] == "volumes" && part[3] != strings.Replace(l.Driver, "/", "~", 1)}
 }
 
 // GlobalDir returns kubelet's global mount directory of a volume, or "" if the name or the

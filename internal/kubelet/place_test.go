@@ -38,12 +38,13 @@ func TestPlace(t *testing.T) {
 		{root, "flexd", root + "/pods/uid-a/volumes/flexd/pv1", volume.Place{}},
 		{root, "flexd/lvm", root + "/pods/uid-a/volumes/a~b~c/pv1", volume.Place{}},
 		{root, "flexd/lvm", root + "/pods/uid-a/volume-subpaths/flexd~lvm/pv1", volume.Place{}},
+		{root, "flexd/lvm", root + "/pods/uid-a/volume-subpaths/pv1/c/0", volume.Place{Bind: true, Pod: "uid-a"}},
 		{root, "flexd/lvm", root + "/pods//volumes/flexd~lvm/pv1", volume.Place{}},
 		{root, "flexd/lvm", root + "/plugins/kubernetes.io/flexvolume/flexd/lvm/mount/pv1", volume.Place{}},
 		{root, "../lvm", root + "/plugins/kubernetes.io/flexvolume/../lvm/mounts/pv1", volume.Place{}},
 	} {
 		got := Layout{Driver: tt.driver}.Place(tt.root, tt.dir)
-		got.Bind, got.OtherDriver = false, false
+		got.OtherDriver = false
 		if got != tt.want {
 			t.Errorf("%s %s %s: got %+v", tt.root, tt.driver, tt.dir, got)
 		}
@@ -70,7 +71,7 @@ func FuzzPlace(f *testing.F) {
 	f.Fuzz(func(t *testing.T, root, driver, dir string) {
 		p := Layout{Driver: driver}.Place(root, dir)
 		if p.Kind == "" {
-			if p.Name+p.Pod != "" {
+			if p.Name != "" || p.Pod != "" && !p.Bind {
 				t.Errorf("%+v", p)
 			}
 			return

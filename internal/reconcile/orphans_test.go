@@ -306,6 +306,49 @@ func TestReleaseYieldsToKubelet(t *testing.T) {
 	})
 }
 
+// A subPath that kubelet has left would keep the volume from other pods after the release. So the release is refused until it
+// is unmounted, and the listing names it.
+func TestOrphanWithSubPath(t *testing.T) {
+	bind := func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, a hosttest.Pod) string {
+		t.Helper()
+		dir := e.Root + "/pods/" + a.UID + "/volume-subpaths/data/c/0"
+		works(t, e.M.Mkdir(dir))
+		works(t, e.M.Bind(k.Dir(a)+"/sub", dir))
+		return dir
+	}
+	onSim(t, "an operator", func(t *testing.T, e *hosttest.Env) {
+		k, a, o := orphaned(t, e)
+		dir := bind(t, e, k, a)
+		listed := func(text string) bool {
+			return strings.Contains(text, "restart kubelet") && strings.Contains(text, "first: umount "+dir)
+		}
+		e.Eventually("its hint names the subPath", func() bool { return listed(only(t, e, "orphaned-pod").Hint) })
+		if o = only(t, e, "orphaned-pod"); !listed(o.Refused) || len(o.Plan) > 0 {
+			t.Errorf("with the subPath: %+v", o)
+		}
+		says(t, reclaim(e, o.UUID, o.Dir), "first: umount "+dir)
+		works(t, e.M.Umount(dir))
+		works(t, e.M.Remove(dir))
+		e.Eventually("its hint does not name the subPath", func() bool { return !listed(only(t, e, "orphaned-pod").Hint) })
+		works(t, reclaim(e, o.UUID, o.Dir))
+		e.Empty()
+	})
+	onSim(t, "flexd itself", func(t *testing.T, e *hosttest.Env) {
+		after(e, time.Hour)
+		k, a, _ := orphaned(t, e)
+		dir := bind(t, e, k, a)
+		k.Kill()
+		time.Sleep(3 * time.Hour)
+		if !e.M.IsMountPoint(k.Dir(a)) {
+			t.Error("released although the subPath is left")
+		}
+		works(t, e.M.Umount(dir))
+		works(t, e.M.Remove(dir))
+		time.Sleep(2 * time.Hour)
+		e.Empty()
+	})
+}
+
 // flexd itself releases an orphan after the grace period, if no process and no other mount namespace uses it.
 func TestOrphanReclaimed(t *testing.T) {
 	const grace = time.Hour

@@ -12,6 +12,8 @@ type Orphan struct {
 	Kind Kind
 	Dir  string
 	Why  string // the evidence
+
+	SubPaths []string // its pod's mounts of parts of the volume, which are unmounted first
 }
 
 // Orphans returns the orphans of one volume. life reports whether the pod of a directory
@@ -19,6 +21,7 @@ type Orphan struct {
 // phase making or an unknown fact is not an orphan.
 func Orphans(w Want, h Have, life func(dir string) (Life, string)) (all []Orphan) {
 	waits := slices.ContainsFunc(w.Calls, func(c Call) bool { return c.Verb != Reclaim })
+	parts := subPaths(h)
 	for _, m := range h.Mounts {
 		i := slices.IndexFunc(w.Claims, func(c Claim) bool { return c.Dir == m.Dir })
 		if m.Owner != Ours || i < 0 || w.Claims[i].Phase != Held || waits {
@@ -27,15 +30,36 @@ func Orphans(w Want, h Have, life func(dir string) (Life, string)) (all []Orphan
 		switch m.Kind {
 		case Published:
 			if l, why := life(m.Dir); l == Ended {
-				all = append(all, Orphan{Published, m.Dir, why})
+				all = append(all, Orphan{Published, m.Dir, why, parts[m.Pod]})
 			}
 		case Staged:
 			if len(users(h, m.Dir)) == 0 {
-				all = append(all, Orphan{Staged, m.Dir, "no pod has the volume mounted"})
+				all = append(all, Orphan{Kind: Staged, Dir: m.Dir, Why: "no pod has the volume mounted"})
 			}
 		}
 	}
 	return all
+}
+
+// subPaths returns kubelet's mounts of parts of the volume, by the uid of their pod. While one is left after the
+// release of its pod's mount, the volume is given to no pod.
+func subPaths(h Have) map[string][]string {
+	parts := map[string][]string{}
+	for _, m := range h.Mounts {
+		if m.Owner == Kubelets {
+			parts[m.Pod] = append(parts[m.Pod], m.Dir)
+		}
+	}
+	return parts
+}
+
+// UnmountCommand returns the command that unmounts directories.
+func UnmountCommand(dirs []string) string {
+	command := "umount"
+	for _, dir := range dirs {
+		command += " " + Quote(dir)
+	}
+	return command
 }
 
 // users returns the mounts of the volume in kubelet's directories, without dir and other global mounts.
@@ -99,6 +123,14 @@ func (p *planner) needed(call Call, spot TargetState) string {
 		return "its pod still runs (" + spot.PodReason + "): delete the pod; kubelet then unmounts it"
 	case kind == Published && spot.Pod == LifeUnknown && spot.This:
 		return fmt.Sprintf("whether its pod still runs is unknown (%s). If it does not: umount %s; flexd notices", orUnknown(spot.PodReason), call.Dir)
+	case kind == Published && spot.This:
+		i := slices.IndexFunc(p.h.Mounts, func(m Mount) bool { return m.Dir == call.Dir })
+		if i < 0 {
+			break
+		}
+		if parts := subPaths(p.h)[p.h.Mounts[i].Pod]; len(parts) > 0 {
+			return fmt.Sprintf("a subPath of its pod is still mounted, and would keep the volume from other pods: restart kubelet, which unmounts both; if it does not, first: %s", UnmountCommand(parts))
+		}
 	case kind == Staged && spot.This && p.h.Device.Activity != Active:
 		return "whether a pod has the volume mounted is unknown: " + orUnknown(p.h.Device.Reason)
 	case kind == Staged && spot.This && slices.ContainsFunc(p.w.Calls, func(c Call) bool { return c.Verb == Stage || c.Verb == Publish }):

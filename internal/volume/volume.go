@@ -239,9 +239,10 @@ type Mount struct {
 	Asked         []string // the superblock options requested when it was mounted, if AskedKnown
 	AskedKnown    bool
 	Owner         Owner
-	Kind          Kind // for Owner Ours
-	OtherDriver   bool // for Owner Elsewhere: at a directory of another driver, so pods may use it
-	BindLeft      bool // for Owner Elsewhere: a subPath bind of kubelet whose original mount is gone
+	Kind          Kind   // for Owner Ours
+	Pod           string // the uid of the pod that has it; "" = none
+	OtherDriver   bool   // for Owner Elsewhere: at a directory of another driver, so pods may use it
+	BindLeft      bool   // for Owner Elsewhere: a subPath bind of kubelet whose original mount is gone
 }
 
 // An Owner is the owner of a mount.
