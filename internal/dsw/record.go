@@ -109,7 +109,10 @@ func (r *Records) read(path string) (rec Record, err error) {
 		if bad == nil && r.File(rec.UUID) != path {
 			bad = fmt.Errorf("it is about %s", rec.UUID)
 		}
-		if bad != nil {
+		switch {
+		case bad != nil && rec.Version > noteVersion:
+			err = fmt.Errorf("a newer flexd wrote it (version %d, this one knows %d): install that flexd again. If that is impossible, check the volume's contents, then remove the file", rec.Version, noteVersion)
+		case bad != nil:
 			err = &damagedError{bad}
 		}
 	}

@@ -2,6 +2,7 @@ package dsw
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -97,5 +98,27 @@ func TestDirectoryNotMade(t *testing.T) {
 	}
 	if _, err := OpenRecords(dir+"/file/formats", "boot", up); !errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// The records of a newer flexd are good: the first remedy after a downgrade is that flexd.
+func TestRecordNewer(t *testing.T) {
+	dir := t.TempDir()
+	r, err := OpenRecords(dir, boot, up)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := fmt.Sprintf(`{"version":%d,"uuid":"u","vg":"vg0","lv":"v","state":{"since":"later"},"fsType":"ext4"}`, noteVersion+1)
+	if err := os.WriteFile(r.File("u"), []byte(record), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.Get("u")
+	for _, text := range append(r.Problems(), fmt.Sprint(err)) {
+		if !strings.Contains(text, "version 2, this one knows 1): install that flexd again") || strings.Contains(text, "damaged") {
+			t.Errorf("got %q", text)
+		}
+	}
+	if len(r.Problems()) != 1 {
+		t.Errorf("got %q", r.Problems())
 	}
 }
