@@ -99,8 +99,11 @@ func (s *facts) filesystem() (text, hint string) {
 		case s.g.older:
 			remedy = "do not run fsck. " + s.noRefresh()
 		}
-		return fmt.Sprintf("its %s has %s and its device %s only %s: the volume was made smaller than its filesystem", fs.Type, volume.Bytes(fs.Size), d.Path, volume.Bytes(d.Size)),
-			"stop writing to it: " + remedy
+		text := fmt.Sprintf("its %s has %s and its device %s only %s", fs.Type, volume.Bytes(fs.Size), d.Path, volume.Bytes(d.Size))
+		if v.Size < fs.Size {
+			text += ": the volume was made smaller than its filesystem"
+		}
+		return text, "stop writing to it: " + remedy
 	case fs.What != "":
 		hint := "look at dmesg and at the disk, and back up what can be read. Then delete its pods: the next mount runs fsck, and reports if that does not suffice"
 		if d.ReadOnly {

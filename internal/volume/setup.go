@@ -235,8 +235,10 @@ func (p *planner) truncated() Refusal {
 	if file := p.h.LV.File.Path; file != "" {
 		remedy = CutFile(fs.Size, p.h.LV.Size, file, d.Path)
 	}
-	return refusal(Damaged, "its %s has %s and its device %s only %s: the volume was made smaller than its filesystem. Stop writing to it: %s",
-		fs.Type, Bytes(fs.Size), p.device(), Bytes(d.Size), remedy)
+	if p.h.LV.Size < fs.Size { // else only the device is too small: a larger backup was restored in its file
+		remedy = "the volume was made smaller than its filesystem. Stop writing to it: " + remedy
+	}
+	return refusal(Damaged, "its %s has %s and its device %s only %s: %s", fs.Type, Bytes(fs.Size), p.device(), Bytes(d.Size), remedy)
 }
 
 // CutLV returns the remedy for a filesystem of that size on a smaller device of a logical volume; lv is

@@ -30,6 +30,9 @@ func TestExpandTruncated(t *testing.T) {
 			if len(v.Steps) > 0 || len(v.Done) > 0 || len(v.Refused) != 1 || v.Refused[0].Code != Damaged || !strings.Contains(v.Refused[0].Reason, remedy) {
 				t.Errorf("of %d to %d: got %+v", lv, size, v)
 			}
+			if cut := strings.Contains(v.Refused[0].Reason, "made smaller"); cut != (lv < h.FS.Size) {
+				t.Errorf("of %d to %d: got %+v", lv, size, v)
+			}
 			if extends := strings.Contains(v.Refused[0].Reason, "lvextend -L 133169152b vg0/db"); extends != (lv < h.FS.Size) {
 				t.Errorf("of %d to %d: got %+v", lv, size, v)
 			}
