@@ -143,20 +143,30 @@ func (p *Provider) sameFamily(m devmapper.Mapped, known []volume.Relative) error
 // lost has the states of a snapshot whose contents are lost.
 var lost = map[string]bool{"Invalid": true, "Overflow": true}
 
-// lossRecorded returns an error if m is a snapshot whose contents are lost, unless its disk says so, too. After an
-// error of that disk the kernel could not write it there: the next activation would take the snapshot for valid, and give
-// wrong contents, in a shared group on another node. If its only disk is gone, its origin has not changed since.
+// lossRecorded returns an error if m is a snapshot whose contents are lost, or an origin that is merged with one, unless
+// the snapshot's disk says so, too. After an error of that disk the kernel could not write it there: the next activation
+// would take the snapshot for valid, and give wrong contents, in a shared group on another node. If its only disk is
+// gone, its origin has not changed since.
 func (p *Provider) lossRecorded(ctx context.Context, lock string, m devmapper.Mapped) error {
-	if len(m.Targets) != 1 || m.Targets[0].Type != "snapshot" {
+	if len(m.Targets) != 1 {
 		return nil
 	}
+	var what, remedy string
 	name, _, _ := parseDMName(m.Name)
+	switch m.Targets[0].Type {
+	case "snapshot":
+		what, remedy = fmt.Sprintf("the contents of the snapshot %s are lost", name), fmt.Sprintf("if nothing needs it, lvremove %s", name)
+	case "snapshot-merge": // the merge would continue, over what was written since
+		what, remedy = fmt.Sprintf("%s was being merged with a snapshot whose contents are lost", name), fmt.Sprintf("copy its data off, then lvchange -an %s", name)
+	default:
+		return nil
+	}
 	state, err := p.status(m)
 	switch {
 	case errors.Is(err, devmapper.ErrNoDevice):
 		return nil // deactivated meanwhile
 	case err != nil:
-		return fmt.Errorf("the state of the snapshot %s cannot be read: %w", name, err)
+		return fmt.Errorf("the state of %s cannot be read: %w", name, err)
 	case len(state.Targets) != 1 || !lost[state.Targets[0].Params]:
 		return nil
 	}
@@ -166,9 +176,9 @@ func (p *Provider) lossRecorded(ctx context.Context, lock string, m devmapper.Ma
 	valid, err := p.validOnDisk(ctx, lock, m.Targets[0])
 	switch {
 	case err != nil:
-		return fmt.Errorf("the contents of the snapshot %s are lost, and whether its disk says so cannot be read: if nothing needs it, lvremove %[1]s: %[2]w", name, err)
+		return fmt.Errorf("%s, and whether the disk of the snapshot says so cannot be read: %s: %w", what, remedy, err)
 	case valid:
-		return fmt.Errorf("the contents of the snapshot %s are lost, but its disk says that it is valid, as it would look after its next activation: if nothing needs it, lvremove %[1]s", name)
+		return fmt.Errorf("%s, but the disk of the snapshot says that it is valid, as it would look after the next activation: %s", what, remedy)
 	}
 	return nil
 }

@@ -306,17 +306,17 @@ func TestLostSnapshot(t *testing.T) {
 		state, header string
 		err           error
 		gone, disks   string
-		stays         string
+		stays         string // words of the error; "" = none
 	}{
 		{"16/40960 16", "", nil, "", "8:16 8:32", ""},
 		{"Invalid", `{"value":false}`, nil, "", "8:16 8:32", ""},
-		{"Invalid", `{"value":true}`, nil, "", "8:16 8:32", "its disk says that it is valid"},
-		{"Overflow", `{"value":true}`, nil, "", "8:16 8:32", "its disk says that it is valid"},
-		{"Invalid", `{"error":{"text":"input/output error"}}`, nil, "8:16", "8:16 8:32", "whether its disk says so cannot be read"},
-		{"Invalid", "", &run.StuckError{Step: "read", Done: make(chan struct{})}, "", "8:16 8:32", "whether its disk says so cannot be read"},
-		{"Invalid", `{"value":true}`, nil, "8:16", "8:16 8:16", ""},                                    // nothing has changed since
-		{"Invalid", `{"value":true}`, nil, "8:16 8:32", "8:16 8:32", "its disk says that it is valid"}, // the origin may have changed before
-		{"failing", "", nil, "", "8:16 8:32", "the state of the snapshot vg0/s cannot be read"},
+		{"Invalid", `{"value":true}`, nil, "", "8:16 8:32", "the disk of the snapshot says that it is valid"},
+		{"Overflow", `{"value":true}`, nil, "", "8:16 8:32", "the disk of the snapshot says that it is valid"},
+		{"Invalid", `{"error":{"text":"input/output error"}}`, nil, "8:16", "8:16 8:32", "whether the disk of the snapshot says so cannot be read"},
+		{"Invalid", "", &run.StuckError{Step: "read", Done: make(chan struct{})}, "", "8:16 8:32", "whether the disk of the snapshot says so cannot be read"},
+		{"Invalid", `{"value":true}`, nil, "8:16", "8:16 8:16", ""},                                                    // nothing has changed since
+		{"Invalid", `{"value":true}`, nil, "8:16 8:32", "8:16 8:32", "the disk of the snapshot says that it is valid"}, // the origin may have changed before
+		{"failing", "", nil, "", "8:16 8:32", "the state of vg0/s cannot be read"},
 	} {
 		disks := strings.Fields(row.disks)
 		part := func(suffix, number, disk string) {
@@ -340,6 +340,12 @@ func TestLostSnapshot(t *testing.T) {
 			t.Errorf("%+v: the remedy: %v", row, err)
 		}
 	}
+	merges := devmapper.Mapped{Name: "vg0-o", UUID: uuid, Targets: []devmapper.Target{{Type: "snapshot-merge", Params: "253:7 253:8 P 8"}}}
+	f.devices[uuid], f.failing, f.status[uuid] = merges, nil, "Invalid"
+	f.hook = func(run.Cmd) (run.Result, error, bool) {
+		return run.Result{Stdout: []byte(`{"value":true}`)}, nil, true
+	}
+	is(t, p.lossRecorded(t.Context(), "", merges), nil, "vg0/o was being merged with a snapshot whose contents are lost", "copy its data off")
 	delete(f.devices, uuid)
 	if err := p.lossRecorded(t.Context(), "", devmapper.Mapped{UUID: uuid, Targets: []devmapper.Target{{Type: "snapshot"}}}); err != nil {
 		t.Errorf("deactivated meanwhile: %v", err)

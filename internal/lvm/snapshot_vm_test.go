@@ -120,7 +120,7 @@ func TestVMLostSnapshot(t *testing.T) {
 				t.Fatalf("%s: got %+v", name, d)
 			}
 			if table != "" {
-				is(t, err, nil, "the contents of the snapshot vg0/failed are lost", "its disk says that it is valid", "lvremove vg0/failed")
+				is(t, err, nil, "the contents of the snapshot vg0/failed are lost", "the disk of the snapshot says that it is valid", "lvremove vg0/failed")
 			}
 		}
 	}
