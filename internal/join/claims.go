@@ -45,7 +45,12 @@ func (s *facts) claimed() (missing bool, stale []Mount) {
 			hint = "delete the pod, so that kubelet mounts it anew; what its containers wrote there since then is on the node's disk, in that directory: move it away"
 		}
 		if other != nil {
-			text += "; " + other.What + " is mounted there instead"
+			what := other.What
+			if other.Name.LV != "" {
+				what = fmt.Sprintf("volume %s (%s)", other.Name, what)
+			}
+			text = fmt.Sprintf("%s is mounted at %s in place of the volume, for %s, by something other than flexd", what, c.Dir, c.For)
+			hint = "what was written there since then is in that mount, not in the volume: copy it to another place, umount " + c.Dir + ", then delete the pods that use it"
 		}
 		switch {
 		case s.g.Metadata == "" && s.volume == nil:

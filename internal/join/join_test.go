@@ -137,7 +137,7 @@ func TestDisagreements(t *testing.T) {
 		{"unmounted and deactivated, with the lease that follows", []func(*Group){unmounted, inactive, leased}, []string{"claimed-missing data: the volume is inactive"}},
 		{"unmounted and removed", []func(*Group){unmounted, inactive, func(g *Group) { g.Volumes = nil }}, []string{"claimed-missing data: the volume itself is gone, too"}},
 		{"unmounted, the rest unread", []func(*Group){unmounted, inactive, func(g *Group) { g.Metadata, g.Kernel, g.Volumes = "hangs", "hangs", nil }}, []string{"claimed-missing data: something other than flexd unmounted"}},
-		{"replaced by something else", []func(*Group){func(g *Group) { g.Mounts = []Mount{{Dir: pod, What: "tmpfs from tmpfs", Owner: volume.Ours}} }}, []string{"claimed-missing data: tmpfs from tmpfs is mounted there instead"}},
+		{"replaced by something else", []func(*Group){func(g *Group) { g.Mounts = []Mount{{Dir: pod, What: "tmpfs from tmpfs", Owner: volume.Ours}} }}, []string{"claimed-missing data: tmpfs from tmpfs is mounted at " + pod + " in place of the volume, for pod default/web-0|umount " + pod}},
 		{"something is mounted, which may be it", []func(*Group){inactive, func(g *Group) { g.Kernel = "hangs" }}, nil},
 		{"mounted from a device that is not where the group's are", []func(*Group){inactive, func(g *Group) { g.Mounts[0].UUID = "u1" }}, nil},
 		{"another device with its bytes", []func(*Group){func(g *Group) {
@@ -154,7 +154,10 @@ func TestDisagreements(t *testing.T) {
 			g.Mounts[0].Over = "/sub of the ext4 from /dev/dm-3 at " + pod
 			g.Mounts[1].Part, g.Mounts[1].Owner = true, volume.Elsewhere
 		}}, []string{"covered data: " + pod + ", for pod default/web-0|/sub of the ext4|unmount what covers it"}},
-		{"only a part of it is left", []func(*Group){func(g *Group) { g.Mounts[0].Part, g.Mounts[0].Owner = true, volume.Elsewhere }}, []string{"claimed-missing data: is mounted there instead"}},
+		{"replaced by another volume", []func(*Group){func(g *Group) {
+			g.Mounts = []Mount{{Dir: pod, What: "ext4 from /dev/dm-4", Owner: volume.Ours, UUID: "u2", Name: volume.Name{VG: "vg0", LV: "other"}}}
+		}}, []string{"claimed-missing data: volume vg0/other (ext4 from /dev/dm-4) is mounted at"}},
+		{"only a part of it is left", []func(*Group){func(g *Group) { g.Mounts[0].Part, g.Mounts[0].Owner = true, volume.Elsewhere }}, []string{"claimed-missing data: in place of the volume"}},
 		{"covered, and a lookup does not reach it", []func(*Group){func(g *Group) { g.Mounts[0].Over = "tmpfs from none at /var/lib/kubelet" }}, []string{"covered data: " + pod + ", for pod default/web-0|tmpfs from none at /var/lib/kubelet|unmount what covers it"}},
 		{"hidden, and mounted anew", []func(*Group){func(g *Group) {
 			g.Mounts[0].Over = "tmpfs"
