@@ -38,8 +38,9 @@ func TestCheckExitStatus(t *testing.T) {
 		{"nothing configured", status.Check{}, 0, "no volume group is configured.\n"},
 		{"only worth knowing", status.Check{Groups: []status.Checked{well}, Findings: []status.Finding{known}}, 0, "1 active, 1 of them unclaimed).\n"},
 		{"wrong", status.Check{Groups: []status.Checked{well}, Findings: []status.Finding{known, wrong}}, 1, "1 disagreement on n (3 volumes in 1 group, 1 active, 1 of them unclaimed).\n"},
-		{"unknown", status.Check{Groups: []status.Checked{well, hangs}}, 3, "as far as it is known (3 volumes in 2 groups, 1 active). Unknown: vg1.\n"},
-		{"unknown, and a finding", status.Check{Groups: []status.Checked{well, hangs}, Findings: []status.Finding{wrong}}, 1, "1 disagreement on n (3 volumes in 2 groups, 1 active). Unknown: vg1.\n"},
+		{"unknown", status.Check{Groups: []status.Checked{well, hangs}}, 3, "as far as it is known (3 volumes in 1 group, 1 active). Unknown: vg1.\n"},
+		{"all is unknown", status.Check{Groups: []status.Checked{hangs}}, 3, "No disagreement on n as far as it is known. Unknown: vg1.\n"},
+		{"unknown, and a finding", status.Check{Groups: []status.Checked{well, hangs}, Findings: []status.Finding{wrong}}, 1, "1 disagreement on n (3 volumes in 1 group, 1 active). Unknown: vg1.\n"},
 	} {
 		t.Run(row.about, func(t *testing.T) {
 			socket := filepath.Join(t.TempDir(), "s")

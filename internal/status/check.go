@@ -58,12 +58,13 @@ func (d Finding) head(now time.Time) string {
 
 // summary is the one line with the verdict.
 func (c Check) summary() string {
-	volumes, active, unknown := 0, 0, []string{}
+	groups, volumes, active, unknown := 0, 0, 0, []string{}
 	for _, g := range c.Groups {
-		volumes, active = volumes+g.Volumes, active+g.Active
 		if g.Unknown != "" {
 			unknown = append(unknown, plain(g.VG))
+			continue
 		}
+		groups, volumes, active = groups+1, volumes+g.Volumes, active+g.Active
 	}
 	wrong, known := 0, 0
 	for _, d := range c.Findings {
@@ -84,11 +85,14 @@ func (c Check) summary() string {
 	default:
 		text = fmt.Sprintf("All agree on %s: metadata, devices, mounts and claims", plain(c.Node))
 	}
-	text += fmt.Sprintf(" (%s in %s, %d active", counted(volumes, "volume"), counted(len(c.Groups), "group"), active)
-	if known > 0 {
-		text += fmt.Sprintf(", %d of them unclaimed", known)
+	if groups > 0 {
+		text += fmt.Sprintf(" (%s in %s, %d active", counted(volumes, "volume"), counted(groups, "group"), active)
+		if known > 0 {
+			text += fmt.Sprintf(", %d of them unclaimed", known)
+		}
+		text += ")"
 	}
-	text += ")."
+	text += "."
 	if len(unknown) > 0 {
 		text += " Unknown: " + strings.Join(unknown, ", ") + "."
 	}
