@@ -94,7 +94,9 @@ func checkSpace(dir *os.File, file string, more int64) error {
 // advised adds a remedy to an error of the filesystem of a directory.
 func advised(err error, dir string) error {
 	switch {
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+	case errors.Is(err, unix.EDQUOT):
+		return fmt.Errorf("%w; raise the quota of %s (btrfs qgroup show, repquota -P), or free space there", err, dir)
+	case errors.Is(err, unix.ENOSPC):
 		return fmt.Errorf("%w; free space on the filesystem of %s (see df and df -i), or use a smaller size", err, dir)
 	case errors.Is(err, unix.EROFS):
 		return fmt.Errorf("%w; see dmesg for errors of the filesystem of %s, and mount it read-write", err, dir)

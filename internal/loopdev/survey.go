@@ -29,6 +29,9 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 	s.Volumes, s.Refused = found.volumes, found.refused
 	if err != nil {
 		s.Metadata, s.Gone = err.Error(), errors.Is(err, fs.ErrNotExist)
+		if missing := p.checkDirectory(vg, dir); s.Gone && missing != nil {
+			s.Metadata = missing.Error()
+		}
 	}
 	s.Unread = found.unread
 	loops, err := p.kernel.Loops()
