@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/flexd/flexd/internal/mount"
@@ -149,7 +151,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 // attached.
 func (p *Provider) keepReason(ctx context.Context, lv volume.LV, d volume.Device, id identity) string {
 	l, err := p.kernel.Loop(filepath.Base(d.Path))
-	if err != nil || l.Seq != d.Seq || p.deleted(ctx, l, id) {
+	if err != nil || l.Seq != d.Seq || p.deleted(ctx, l) {
 		return ""
 	}
 	if _, f := p.fileNow(lv.Name); f.Exists && f.Inode == id.Inode {
@@ -164,6 +166,9 @@ func (p *Provider) keepReason(ctx context.Context, lv volume.LV, d volume.Device
 		if err != nil {
 			return fmt.Sprintf("/dev/%s is attached to %s, and whether another file has the uuid %s is unknown: %v; if there is none: losetup -d /dev/%[1]s", l.Name, l.BackingFile, id.UUID, err)
 		}
+		if other.LV != "" {
+			p.noteRival(l.Seq, other)
+		}
 		r = p.rival(l, id, other, false)
 	}
 	if r.Text == "" {
@@ -177,8 +182,8 @@ func (p *Provider) keepReason(ctx context.Context, lv volume.LV, d volume.Device
 // file was moved away.
 func (p *Provider) otherFile(id identity) (other volume.Name, err error) {
 	own := false
-	for vg, dir := range p.dirs {
-		unread, derr := p.each(vg, dir, func(name, _ string, f FileInfo) {
+	for _, vg := range slices.Sorted(maps.Keys(p.dirs)) {
+		unread, derr := p.each(vg, p.dirs[vg], func(name, _ string, f FileInfo) {
 			switch {
 			case f.Inode == id.Inode:
 				own = true

@@ -107,7 +107,7 @@ func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at In
 			same = f.Inode == id.Inode
 		}
 		if !same {
-			l.Deleted = p.deleted(ctx, l, id)
+			l.Deleted = p.deleted(ctx, l)
 		}
 		if id.UUID != lv.UUID && lv.Presence == volume.Present && p.keptHere(l, lv.Name) {
 			all.reasons = append(all.reasons, formerFile(l, id, file))
@@ -299,7 +299,8 @@ func (p *Provider) fileNow(name volume.Name) (path string, f FileInfo) {
 	return path, f
 }
 
-// listed reports whether the file of a device is in a group, as far as its path shows that.
+// listed reports whether the file of a device is in a group, as far as its path shows that. A path that cannot be read
+// counts as that of its file: a filesystem that has shut down is repaired only when its devices are detached.
 func (p *Provider) listed(l Loop, id identity) bool {
 	if p.nameOf(l.BackingFile).LV == "" {
 		return false
@@ -354,8 +355,8 @@ func (p *Provider) orphan(ctx context.Context, lv volume.LV, why error) (volume.
 	}
 	for _, name := range s.byUUID[lv.UUID] {
 		l, err := p.kernel.Loop(name)
-		if err != nil {
-			continue
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return volume.Device{}, err
 		}
 		if id, ok := p.remembered(l.Seq); ok && id.UUID == lv.UUID && l.BackingFile != "" {
 			d := p.deviceOf(lv.Name, l)

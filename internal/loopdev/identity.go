@@ -93,10 +93,14 @@ func (p *Provider) identity(ctx context.Context, l Loop) (identity, error) {
 	if id, ok := p.remembered(l.Seq); ok {
 		return id, nil
 	}
-	if now, err := p.kernel.Loop(l.Name); err == nil && now.Seq == l.Seq && now.BackingFile != "" {
-		return identity{}, fmt.Errorf("/dev/%s does not return its identity: check dmesg and losetup /dev/%[1]s", l.Name)
+	now, err := p.kernel.Loop(l.Name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && (now.Seq != l.Seq || now.BackingFile == ""):
+		return identity{}, errChanging
+	case err != nil:
+		return identity{}, err
 	}
-	return identity{}, errChanging
+	return identity{}, fmt.Errorf("/dev/%s does not return its identity: check dmesg and losetup /dev/%[1]s", l.Name)
 }
 
 // saved returns the path of a symlink with the identity of a device that this node's flexd attached. Otherwise
@@ -124,7 +128,7 @@ func (p *Provider) saveAgain(seq uint64) {
 	}
 }
 
-// noteRival notes that another file has the name of a device's volume; the empty name = none has. That sign of newer
+// noteRival notes the name in a group that another file with a device's uuid has; the empty name = none has. That sign of newer
 // data in the device may disappear before an operator has decided.
 func (p *Provider) noteRival(seq uint64, name volume.Name) {
 	note := p.saved(seq) + "-rival"
@@ -175,19 +179,27 @@ func (p *Provider) remember(seq uint64, id identity) {
 	p.known[seq] = id
 }
 
-// deleted reports whether the file of a device of this node was deleted. The kernel does not say so of the files of
-// a deleted btrfs subvolume, so the identity is read again if the path does not show the file. Without an answer the
-// file only counts as hidden.
-func (p *Provider) deleted(ctx context.Context, l Loop, id identity) bool {
-	if l.Deleted || id.deleted() {
-		return true
+// deleted reports whether the file of a device of this node was deleted, as far as it has answered.
+func (p *Provider) deleted(ctx context.Context, l Loop) bool {
+	p.askHidden(ctx, []Loop{l})
+	id, _ := p.remembered(l.Seq)
+	return l.Deleted || id.deleted()
+}
+
+// askHidden reads the identities of this node's devices again whose paths show another file, or none: the kernel does
+// not say that a file was deleted with its btrfs subvolume. A path that cannot be read is no sign of that.
+func (p *Provider) askHidden(ctx context.Context, loops []Loop) {
+	var hidden []Loop
+	for _, l := range loops {
+		id, known := p.remembered(l.Seq)
+		if _, saved := p.restore(l.Seq); !saved || !known || l.Deleted || id.deleted() {
+			continue
+		}
+		if f, err := p.kernel.File(l.BackingFile); err == nil && f.Inode != id.Inode {
+			hidden = append(hidden, l)
+		}
 	}
-	if _, saved := p.restore(l.Seq); !saved || !p.hidden(l, id) {
-		return false
-	}
-	p.askAgain(ctx, []Loop{l})
-	id, _ = p.remembered(l.Seq)
-	return id.deleted()
+	p.askAgain(ctx, hidden)
 }
 
 type identifyArg struct {

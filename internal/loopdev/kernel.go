@@ -329,8 +329,12 @@ func (kernel) Loop(name string) (Loop, error) {
 			l.Part = l.Part || n > 0
 		}
 	}
-	if again, err := sysfs.Uint(dir + "/diskseq"); err != nil || again != l.Seq {
+	again, err := sysfs.Uint(dir + "/diskseq")
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENODEV), err == nil && again != l.Seq:
 		return Loop{}, fmt.Errorf("/dev/%s: %w", name, errChanging)
+	case err != nil:
+		return Loop{}, err
 	}
 	return l, nil
 }

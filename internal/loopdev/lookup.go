@@ -57,7 +57,7 @@ func (p *Provider) formerFile(ctx context.Context, name volume.Name, file string
 		if err != nil || !known {
 			continue
 		}
-		if l.Deleted = p.deleted(ctx, l, id); p.keptHere(l, name) {
+		if l.Deleted = p.deleted(ctx, l); p.keptHere(l, name) {
 			return formerFile(l, id, file)
 		}
 	}

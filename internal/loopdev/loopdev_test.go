@@ -694,6 +694,82 @@ func TestDeviceOfOthersChanges(t *testing.T) {
 	}
 }
 
+// A failingKernel cannot read a device at each second look.
+type failingKernel struct {
+	*fakeKernel
+	looks int
+}
+
+func (k *failingKernel) Loop(name string) (Loop, error) {
+	if k.looks++; k.looks%2 == 0 {
+		return Loop{}, unix.EMFILE
+	}
+	return k.fakeKernel.Loop(name)
+}
+
+// A device that cannot be read is not one that changes again and again.
+func TestUnreadDevice(t *testing.T) {
+	const file = "/no/vg0/a"
+	f := &fakeKernel{loops: []Loop{{Name: "loop1", Number: "7:1", Seq: 11, BackingFile: file, Size: 4096}}}
+	p := New(map[string]string{"vg0": "/no/vg0"}, t.TempDir(), silentRunner{}, &failingKernel{fakeKernel: f})
+	if id, err := p.Identify(t.Context(), "7:1"); !errors.Is(err, unix.EMFILE) {
+		t.Errorf("got %+v, %v", id, err)
+	}
+	lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidA, File: volume.File{Path: file, Dev: 1, Ino: 2}}
+	if d, err := p.Device(t.Context(), lv); !errors.Is(err, unix.EMFILE) {
+		t.Errorf("got %+v, %v", d, err)
+	}
+}
+
+// A silentRunner is a child to which the device does not answer.
+type silentRunner struct{}
+
+func (silentRunner) Run(_ context.Context, c run.Cmd) (run.Result, error) {
+	c.Line([]byte(`{"value":[{"seq":11,"silent":true}]}`))
+	return run.Result{}, nil
+}
+
+// A countingRunner is a child that finds no change of any device.
+type countingRunner struct{ children int }
+
+func (r *countingRunner) Run(_ context.Context, c run.Cmd) (run.Result, error) {
+	r.children++
+	var all []identified
+	for i := range 20 {
+		all = append(all, identified{Seq: uint64(100 + i), identity: hiddenID(i)})
+	}
+	line, err := json.Marshal(map[string]any{"value": all})
+	c.Line(line)
+	return run.Result{}, err
+}
+
+func hiddenID(i int) identity {
+	return identity{volume.UUID(fmt.Sprintf("aaaaaaaa-aaaa-4aaa-8aaa-%012d", i)), Inode{1, uint64(i + 2)}}
+}
+
+// A survey asks all devices whose paths do not show their files in one child, and none whose path cannot be read.
+func TestSurveyOfHiddenFiles(t *testing.T) {
+	dir := t.TempDir()
+	for _, hangs := range []bool{false, true} {
+		k := &fakeKernel{files: map[string]FileInfo{}, bad: map[string]error{}}
+		r := &countingRunner{}
+		p := New(map[string]string{"vg0": dir}, t.TempDir(), r, k)
+		for i := range 20 {
+			file := fmt.Sprintf("%s/v%d", dir, i)
+			k.loops = append(k.loops, Loop{Name: fmt.Sprint("loop", i), Number: fmt.Sprint("7:", i), Seq: uint64(100 + i), BackingFile: file, Size: 4096})
+			if k.files[file] = (FileInfo{}); hangs {
+				k.bad[file] = &hangError{file}
+			}
+			p.remember(uint64(100+i), hiddenID(i))
+			p.saveAgain(uint64(100 + i))
+		}
+		want := map[bool]int{false: 1, true: 0}[hangs]
+		if p.Survey(t.Context(), "vg0", true); r.children != want {
+			t.Errorf("hangs %v: %d children", hangs, r.children)
+		}
+	}
+}
+
 // Concurrent looks at volumes share scans.
 func TestScanShared(t *testing.T) {
 	const n = 200

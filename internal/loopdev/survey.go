@@ -127,13 +127,17 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 			return l, err
 		}
 	}
+	if fresh {
+		p.askHidden(ctx, slices.DeleteFunc(slices.Clone(loops), func(l Loop) bool {
+			id, _ := p.remembered(l.Seq)
+			return names[id] != "" || filepath.Dir(l.BackingFile) != dir
+		}))
+	}
 	var all []join.Device
 	for _, l := range loops {
 		id, known := p.remembered(l.Seq)
 		own, path := names[id], l.BackingFile
-		if known && own == "" && (id.deleted() || fresh && filepath.Dir(path) == dir) {
-			l.Deleted = p.deleted(ctx, l, id)
-		}
+		l.Deleted = l.Deleted || id.deleted()
 		if known && own != "" {
 			path = filepath.Join(dir, own)
 		}
