@@ -113,6 +113,11 @@ func Remedy(misplaced, group string) string {
 	return "the metadata may be an older version: " + restore
 }
 
+// CancelMerge returns the remedy for the merge of a snapshot whose contents are lost. LVM has no command that cancels it.
+func CancelMerge(group, snapshot string) string {
+	return fmt.Sprintf("copy its data off, then cancel the merge: vgcfgrestore --list %[1]s, restore the file from before the lvconvert --merge, and lvremove %[1]s/%s", group, snapshot)
+}
+
 func restore(group string) string {
 	return "vgcfgrestore --list " + group + ", and restore the newest file that differs from the current metadata, but none with other transaction ids of its thin pools than the kernel's (dmsetup status)"
 }
@@ -295,9 +300,23 @@ func (s *facts) merged() {
 		"it is to be merged into %s/%s (lvconvert --merge), with all that its pods write, at the next activation of that volume, and then removed", s.g.Name, s.volume.Into)
 }
 
+// lostMerge reports whether the contents of the snapshot that will be merged into the volume are lost.
+func (s *facts) lostMerge() bool {
+	i := slices.IndexFunc(s.g.Volumes, func(v Volume) bool { return v.Name == s.volume.Merging && v.Into == s.volume.Name })
+	return i >= 0 && slices.ContainsFunc(s.g.Devices, func(d Device) bool { return d.UUID == s.g.Volumes[i].UUID && d.Repair != "" })
+}
+
 // mergePending checks a volume in use into which a snapshot will be merged.
 func (s *facts) mergePending() {
-	if s.volume == nil || s.volume.Merging == "" || s.device.Merges || s.device.Broken != "" || len(s.claims)+len(s.mounts()) == 0 {
+	if s.volume == nil || s.volume.Merging == "" || s.device.Merges || s.device.Broken != "" {
+		return
+	}
+	if s.lostMerge() {
+		s.add(MergePending, "", CancelMerge(s.g.Name, s.volume.Merging),
+			"the snapshot %s is to be merged into it (lvconvert --merge) at its next activation, and its contents are lost: that would mix old and new contents", s.volume.Merging)
+		return
+	}
+	if len(s.claims)+len(s.mounts()) == 0 {
 		return
 	}
 	s.add(MergePending, "", fmt.Sprintf("if that is intended, delete its pods now; once it is inactive (lvchange -an %s), the next activation merges. If its present contents are needed: copy them off first", s.title()),

@@ -55,7 +55,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 	if why := g.deviceUser(ctx, m, lv.UUID); why != "" {
 		return fmt.Errorf("deactivate: %s", why)
 	}
-	if err := p.lossRecorded(ctx, lock, m); err != nil {
+	if err := g.lossRecorded(ctx, lock, m, lv.UUID); err != nil {
 		return fmt.Errorf("deactivate: it stays active: %w", err)
 	}
 	for _, r := range d.Relatives {
@@ -69,7 +69,7 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 		if why := g.deviceUser(ctx, other, r.UUID); why != "" {
 			return fmt.Errorf("deactivate: LVM deactivates it only together with %s: %s", r.Name, why)
 		}
-		if err := p.lossRecorded(ctx, lock, other); err != nil {
+		if err := g.lossRecorded(ctx, lock, other, r.UUID); err != nil {
 			return fmt.Errorf("deactivate: it stays active, because LVM deactivates it only together with %s: %w", r.Name, err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/devmapper"
+	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/sysfs"
@@ -147,16 +148,20 @@ var lost = map[string]bool{"Invalid": true, "Overflow": true}
 // the snapshot's disk says so, too. After an error of that disk the kernel could not write it there: the next activation
 // would take the snapshot for valid, and give wrong contents, in a shared group on another node. If its only disk is
 // gone, its origin has not changed since.
-func (p *Provider) lossRecorded(ctx context.Context, lock string, m devmapper.Mapped) error {
+func (g *group) lossRecorded(ctx context.Context, lock string, m devmapper.Mapped, uuid volume.UUID) error {
 	if len(m.Targets) != 1 {
 		return nil
 	}
+	p := g.p
 	var what, remedy string
 	name, _, _ := parseDMName(m.Name)
-	switch m.Targets[0].Type {
-	case "snapshot":
+	l := g.lastFacts().lv(uuid)
+	switch target := m.Targets[0].Type; {
+	case target == "snapshot" && l.merging():
+		what, remedy = fmt.Sprintf("the contents of the snapshot %s, which is to be merged into %s, are lost", name, l.Origin), join.CancelMerge(name.VG, name.LV)
+	case target == "snapshot":
 		what, remedy = fmt.Sprintf("the contents of the snapshot %s are lost", name), fmt.Sprintf("if nothing needs it, lvremove %s", name)
-	case "snapshot-merge": // the merge would continue, over what was written since
+	case target == "snapshot-merge": // the merge would continue, over what was written since
 		what, remedy = fmt.Sprintf("%s was being merged with a snapshot whose contents are lost", name), fmt.Sprintf("copy its data off, then lvchange -an %s", name)
 	default:
 		return nil

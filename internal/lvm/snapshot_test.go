@@ -300,7 +300,7 @@ func TestLostSnapshot(t *testing.T) {
 	f.lvs["o"] = &fakeLV{uuid: fakeUUID(0), size: 8 * mib, layout: "linear", role: "public,origin,thickorigin"}
 	f.lvs["s"] = &fakeLV{uuid: fakeUUID(1), size: 8 * mib, layout: "linear", role: "public,snapshot,thicksnapshot", origin: "o"}
 	lv := f.lookUp(p, "s")
-	uuid := dmUUID(lv.UUID)
+	uuid, g := dmUUID(lv.UUID), p.groups["vg0"]
 	var stuck *run.StuckError
 	for _, row := range []struct {
 		state, header string
@@ -332,7 +332,7 @@ func TestLostSnapshot(t *testing.T) {
 			return run.Result{Stdout: []byte(row.header)}, row.err, strings.Contains(strings.Join(c.Argv, " "), "lvm-snapshot-valid")
 		}
 		p.diskGone = func(number string) bool { return strings.Contains(row.gone, number) }
-		err := p.lossRecorded(t.Context(), "", m)
+		err := g.lossRecorded(t.Context(), "", m, lv.UUID)
 		if (err == nil) != (row.stays == "") || err != nil && !strings.Contains(err.Error(), row.stays) || errors.As(err, &stuck) != (row.err != nil) {
 			t.Errorf("%+v: got %v", row, err)
 		}
@@ -345,9 +345,16 @@ func TestLostSnapshot(t *testing.T) {
 	f.hook = func(run.Cmd) (run.Result, error, bool) {
 		return run.Result{Stdout: []byte(`{"value":true}`)}, nil, true
 	}
-	is(t, p.lossRecorded(t.Context(), "", merges), nil, "vg0/o was being merged with a snapshot whose contents are lost", "copy its data off")
+	is(t, g.lossRecorded(t.Context(), "", merges, fakeUUID(0)), nil, "vg0/o was being merged with a snapshot whose contents are lost", "copy its data off")
+	f.lvs["[s]"] = f.lvs["s"]
+	delete(f.lvs, "s")
+	p.Invalidate("vg0")
+	f.hook = nil
+	f.lookUp(p, "o") // reads the metadata
+	f.devices[uuid] = devmapper.Mapped{Name: "vg0-s", UUID: uuid, Number: "253:9", Live: true, Targets: []devmapper.Target{{Type: "snapshot", Length: 8 * mib, Params: "253:7 253:8 P 8"}}}
+	is(t, g.lossRecorded(t.Context(), "", f.devices[uuid], lv.UUID), nil, "vg0/s, which is to be merged into o, are lost", "vgcfgrestore --list vg0")
 	delete(f.devices, uuid)
-	if err := p.lossRecorded(t.Context(), "", devmapper.Mapped{UUID: uuid, Targets: []devmapper.Target{{Type: "snapshot"}}}); err != nil {
+	if err := g.lossRecorded(t.Context(), "", devmapper.Mapped{UUID: uuid, Targets: []devmapper.Target{{Type: "snapshot"}}}, lv.UUID); err != nil {
 		t.Errorf("deactivated meanwhile: %v", err)
 	}
 }

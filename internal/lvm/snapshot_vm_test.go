@@ -83,19 +83,26 @@ func TestVMLostSnapshot(t *testing.T) {
 	l.sh("dmsetup", "create", "--noudevsync", "disk", "--table", whole)
 	l.sh("dmsetup", "mknodes")
 	l.sh("vgextend", "-q", "vg0", "/dev/mapper/disk")
-	l.lvm("lvcreate -q -y -Zn -Wn -L 8M -n origin vg0 "+l.disks[0], "lvcreate -q -y -s -L 8M -n failed vg0/origin /dev/mapper/disk",
+	l.lvm("lvcreate -q -y -Zn -Wn -L 8M -n target vg0 "+l.disks[0], "lvcreate -q -y -s -L 8M -n merging vg0/target /dev/mapper/disk",
+		"lvcreate -q -y -Zn -Wn -L 8M -n origin vg0 "+l.disks[0], "lvcreate -q -y -s -L 8M -n failed vg0/origin /dev/mapper/disk",
 		"lvcreate -q -y -Zn -Wn -L 8M -n other vg0 "+l.disks[0], "lvcreate -q -y -s -L 4M -n full vg0/other "+l.disks[1])
 	reload := func(table string) {
 		l.sh("dmsetup", "reload", "disk", "--table", table)
 		l.sh("dmsetup", "suspend", "--nolockfs", "--noudevsync", "disk")
 		l.sh("dmsetup", "resume", "--noudevsync", "disk")
 	}
+	pod, err := os.Open("/dev/vg0/target")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.sh("lvconvert", "-q", "--merge", "vg0/merging") // at the next activation
 	lvs := map[string]volume.LV{}
-	for _, name := range []string{"origin", "failed", "other", "full"} {
+	l.Invalidate("")
+	for _, name := range []string{"origin", "failed", "other", "full", "target"} {
 		lvs[name] = l.present(name)
 	}
 	reload(fmt.Sprintf("0 %d error", sectors))
-	for _, name := range []string{"origin", "other"} {
+	for _, name := range []string{"origin", "other", "target"} {
 		l.sh("dd", "if=/dev/zero", "of="+l.device(lvs[name]).Path, "bs=1M", "count=8", "oflag=direct", "conv=notrunc", "status=none")
 	}
 	gives := func(when string) {
@@ -131,4 +138,13 @@ func TestVMLostSnapshot(t *testing.T) {
 	l.sh("lvremove", "-q", "-y", "vg0/failed")
 	l.Invalidate("")
 	l.deactivate(l.present("origin"))
+
+	pod.Close()
+	lv := lvs["target"]
+	is(t, l.Deactivate(t.Context(), l.lock, lv, l.device(lv)), nil, "the snapshot vg0/merging, which is to be merged into target, are lost", "vgcfgrestore --list vg0")
+	l.found("merging", l.differ(nil, nil), "merge-pending target: and its contents are lost")
+	l.sh("sh", "-c", `vgcfgrestore -y -f "$(grep -l "before.*lvconvert -q --merge" /etc/lvm/archive/vg0*)" vg0`)
+	l.sh("lvremove", "-q", "-y", "vg0/merging")
+	l.Invalidate("")
+	l.deactivate(l.present("target"))
 }

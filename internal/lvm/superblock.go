@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"os"
 	"slices"
 	"strconv"
@@ -31,8 +32,12 @@ type superblock struct {
 	Failed uint64 `json:"failed"` // the failed legs, a bit each
 }
 
+// copes has the number of failed legs that a RAID with parity copes with.
+var copes = map[string]int{"raid4": 1, "raid5": 1, "raid6": 2}
+
 // outdated refuses the activation of a raid10 if both copies of a part failed one after the other: the kernel, for
-// which neither is newer, would mix them. Activated by an operator, all legs have the same state.
+// which neither is newer, would mix them. Activated by an operator, all legs have the same state. It also refuses a RAID
+// with parity that has lost too many legs, which the kernel does not activate.
 func (g *group) outdated(ctx context.Context, lock string, lv volume.LV) error {
 	f, _, err := g.look(ctx, false)
 	if err != nil {
@@ -42,7 +47,8 @@ func (g *group) outdated(ctx context.Context, lock string, lv volume.LV) error {
 	if l.thickSnapshot() {
 		l = f.LVs[l.Origin]
 	}
-	if !slices.Contains(l.Layout, "raid10") {
+	i := slices.IndexFunc(l.Layout, func(kind string) bool { return kind == "raid10" || copes[kind] > 0 })
+	if i < 0 {
 		return nil
 	}
 	var legs []superblock
@@ -55,6 +61,13 @@ func (g *group) outdated(ctx context.Context, lock string, lv volume.LV) error {
 	if err != nil {
 		return err
 	}
+	name := f.Name + "/" + l.Name
+	if limit := copes[l.Layout[i]]; limit > 0 {
+		if failed := failedLegs(legs); failed > limit {
+			return volume.Errorf(volume.Damaged, "%d legs of the %s %s have failed, and the kernel does not activate it, also if all their disks are back. A leg that failed earlier lacks what was written since: restore a backup. Only if nothing was written after the first failure: lvchange -y --resync %[3]s, which takes all legs for current, then check the filesystem", failed, l.Layout[i], name)
+		}
+		return nil
+	}
 	stale := copiesInTurn(legs, f.legs[l.Name])
 	if len(stale) == 0 {
 		return nil
@@ -63,7 +76,7 @@ func (g *group) outdated(ctx context.Context, lock string, lv volume.LV) error {
 	if f.Shared() {
 		how = "-aey"
 	}
-	name, rebuild := f.Name+"/"+l.Name, ""
+	rebuild := ""
 	for _, s := range stale {
 		rebuild += " --rebuild " + s.Disk
 	}
@@ -103,6 +116,17 @@ func copiesInTurn(all []superblock, legs int) (older []superblock) {
 		}
 	}
 	return older
+}
+
+// failedLegs returns how many legs have failed by the newest superblock.
+func failedLegs(all []superblock) int {
+	newest := superblock{}
+	for _, s := range all {
+		if s.Events > newest.Events {
+			newest = s
+		}
+	}
+	return bits.OnesCount64(newest.Failed)
 }
 
 // superblocks is the child that reads the states of the legs that can be read.

@@ -55,3 +55,12 @@ func TestParseSuperblock(t *testing.T) {
 		t.Errorf("%+v, %t", s, ok)
 	}
 }
+
+func TestFailedLegs(t *testing.T) {
+	all := []superblock{{Leg: 0, Events: 21}, {Leg: 1, Events: 24, Failed: 0b1}, {Leg: 2, Events: 29, Failed: 0b11}}
+	for legs, want := range []int{0, 0, 1, 2} {
+		if got := failedLegs(all[:legs]); got != want {
+			t.Errorf("%d legs: got %d, want %d", legs, got, want)
+		}
+	}
+}

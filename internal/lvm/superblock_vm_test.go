@@ -105,4 +105,27 @@ func TestVMRAID10CopiesInTurn(t *testing.T) {
 	if got := l.sh("sh", "-c", "grep -cv newest /dev/vg0/a || true"); got > "1" {
 		t.Errorf("%s lines are not the newest", got)
 	}
+
+	// More legs fail than a raid5 copes with.
+	l.sh("lvremove", "-q", "-y", "vg0/a")
+	l.sh("lvcreate", "-q", "-y", "-Zn", "-Wn", "--type", "raid5", "-i2", "-L", "32M", "-n", "a", "vg0", disks[0], disks[1], disks[2])
+	for !strings.Contains(l.sh("dmsetup", "status", "vg0-a"), " AAA ") {
+		time.Sleep(100 * time.Millisecond)
+	}
+	reload(0, true)
+	reload(1, true)
+	if write("lost") == nil {
+		t.Fatal("a write without two legs succeeded: this proves nothing")
+	}
+	reload(0, false)
+	reload(1, false)
+	l.sh("lvchange", "-q", "-an", "vg0/a")
+	l.restart(Group{})
+	lv = l.present("a")
+	err = l.Activate(t.Context(), l.lock, lv)
+	if is(t, err, nil, "2 legs of the raid5 vg0/a have failed", "lvchange -y --resync vg0/a"); volume.CodeOf(err) != volume.Damaged {
+		t.Errorf("got %v", err)
+	}
+	l.sh("lvchange", "-q", "-y", "--resync", "vg0/a") // as it says
+	l.activate(lv)
 }

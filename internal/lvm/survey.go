@@ -162,7 +162,7 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 		switch now, err := p.DM.Device(devmapper.Key{UUID: m.UUID}); {
 		case errors.Is(err, devmapper.ErrNoDevice), err == nil && idle(now):
 			continue
-		case err == nil && l.merging() && now.Open == 0: // not in use, and without data while the kernel merges it
+		case err == nil && l.merging() && now.Open == 0 && below.faults(now, false).repair == "": // not in use, and without data while the kernel merges it
 			continue
 		case err != nil:
 			d.Unknown = fmt.Sprintf("%s cannot be inspected: %v", m.Name, err)
@@ -267,7 +267,11 @@ func (t *tree) gone(n *node, lv string) string {
 				continue
 			}
 			if t.isGone(word) {
-				return fmt.Sprintf("%s has a part (at %d) on the disk %s, which is gone. When it is back (pvs), under any name, and no pod uses the volume: lvchange -an %s; the next call activates it there", n.Name, target.Start, word, lv)
+				why := fmt.Sprintf("%s has a part (at %d) on the disk %s, which is gone. When it is back (pvs), under any name, and no pod uses the volume: lvchange -an %s; the next call activates it there", n.Name, target.Start, word, lv)
+				if strings.HasSuffix(n.Name, "-real") {
+					why += ". Not while lvs -a shows an invalid snapshot of it (I in Attr), which would look valid then: flexd status " + lv + " says how to remove it"
+				}
+				return why
 			}
 		}
 	}

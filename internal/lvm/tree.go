@@ -241,7 +241,8 @@ func (f *faults) lost(what, repair string) {
 func mergeState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
 	switch state.Params {
 	case "Invalid", "Overflow":
-		f.lost(n.volume()+" was being merged with a snapshot whose contents are lost: it has partly old and partly new contents", "restore it from a backup")
+		f.lost(n.volume()+" was being merged with a snapshot whose contents are lost: it may have partly old and partly new contents",
+			"copy its data off, and compare it with a backup: its next activation may continue the merge, over what was written since")
 	case "Merge failed":
 		f.failed = n.volume() + ": the merge of its snapshot has failed: the data that is not merged is still on the snapshot"
 		f.remedy = "look at dmesg and at the disks. Reads and writes still find all data: back it up. The merge continues when the volume is deactivated and activated again: delete its pods, lvchange -an, lvchange -ay"
