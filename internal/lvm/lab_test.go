@@ -3,9 +3,11 @@
 package lvm
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -151,3 +153,26 @@ func (l *lab) deactivate(lv volume.LV) {
 
 // try runs a command that may fail.
 func (l *lab) try(argv ...string) bool { return exec.Command(argv[0], argv[1:]...).Run() == nil }
+
+// fragile makes a disk of device-mapper over one of the lab's. reload lets it fail all requests, or work again.
+func (l *lab) fragile(name, disk string) (path string, reload func(fails bool)) {
+	l.Helper()
+	sectors, err := strconv.Atoi(l.sh("blockdev", "--getsz", disk))
+	if err != nil {
+		l.Fatal(err)
+	}
+	sectors -= 2048
+	whole := fmt.Sprintf("0 %d linear %s 2048", sectors, disk)
+	l.sh("dmsetup", "create", "--noudevsync", name, "--table", whole)
+	l.sh("dmsetup", "mknodes")
+	return "/dev/mapper/" + name, func(fails bool) {
+		l.Helper()
+		table := whole
+		if fails {
+			table = fmt.Sprintf("0 %d error", sectors)
+		}
+		l.sh("dmsetup", "reload", name, "--table", table)
+		l.sh("dmsetup", "suspend", "--nolockfs", "--noudevsync", name)
+		l.sh("dmsetup", "resume", "--noudevsync", name)
+	}
+}

@@ -4,10 +4,8 @@ package lvm
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -74,23 +72,11 @@ func TestVMThickSnapshots(t *testing.T) {
 // was only full is deactivated, and is lost after its next activation, too.
 func TestVMLostSnapshot(t *testing.T) {
 	l := newLab(t)
-	sectors, err := strconv.Atoi(l.sh("blockdev", "--getsz", l.disks[2]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sectors -= 2048
-	whole := fmt.Sprintf("0 %d linear %s 2048", sectors, l.disks[2])
-	l.sh("dmsetup", "create", "--noudevsync", "disk", "--table", whole)
-	l.sh("dmsetup", "mknodes")
-	l.sh("vgextend", "-q", "vg0", "/dev/mapper/disk")
-	l.lvm("lvcreate -q -y -Zn -Wn -L 8M -n target vg0 "+l.disks[0], "lvcreate -q -y -s -L 8M -n merging vg0/target /dev/mapper/disk",
-		"lvcreate -q -y -Zn -Wn -L 8M -n origin vg0 "+l.disks[0], "lvcreate -q -y -s -L 8M -n failed vg0/origin /dev/mapper/disk",
+	disk, reload := l.fragile("disk", l.disks[2])
+	l.sh("vgextend", "-q", "vg0", disk)
+	l.lvm("lvcreate -q -y -Zn -Wn -L 8M -n target vg0 "+l.disks[0], "lvcreate -q -y -s -L 8M -n merging vg0/target "+disk,
+		"lvcreate -q -y -Zn -Wn -L 8M -n origin vg0 "+l.disks[0], "lvcreate -q -y -s -L 8M -n failed vg0/origin "+disk,
 		"lvcreate -q -y -Zn -Wn -L 8M -n other vg0 "+l.disks[0], "lvcreate -q -y -s -L 4M -n full vg0/other "+l.disks[1])
-	reload := func(table string) {
-		l.sh("dmsetup", "reload", "disk", "--table", table)
-		l.sh("dmsetup", "suspend", "--nolockfs", "--noudevsync", "disk")
-		l.sh("dmsetup", "resume", "--noudevsync", "disk")
-	}
 	pod, err := os.Open("/dev/vg0/target")
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +87,7 @@ func TestVMLostSnapshot(t *testing.T) {
 	for _, name := range []string{"origin", "failed", "other", "full", "target"} {
 		lvs[name] = l.present(name)
 	}
-	reload(fmt.Sprintf("0 %d error", sectors))
+	reload(true)
 	for _, name := range []string{"origin", "other", "target"} {
 		l.sh("dd", "if=/dev/zero", "of="+l.device(lvs[name]).Path, "bs=1M", "count=8", "oflag=direct", "conv=notrunc", "status=none")
 	}
@@ -114,9 +100,9 @@ func TestVMLostSnapshot(t *testing.T) {
 		}
 	}
 	gives("at once")
-	for _, table := range []string{"", whole} {
-		if table != "" {
-			reload(table)
+	for _, back := range []bool{false, true} {
+		if back {
+			reload(false)
 		}
 		l.Invalidate("")
 		for _, name := range []string{"origin", "failed"} {
@@ -126,7 +112,7 @@ func TestVMLostSnapshot(t *testing.T) {
 			if d := l.device(lv); d.Activity != volume.Active {
 				t.Fatalf("%s: got %+v", name, d)
 			}
-			if table != "" {
+			if back {
 				is(t, err, nil, "the contents of the snapshot vg0/failed are lost", "the disk of the snapshot says that it is valid", "lvremove vg0/failed")
 			}
 		}

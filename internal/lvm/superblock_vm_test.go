@@ -4,8 +4,6 @@ package lvm
 
 import (
 	"fmt"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,28 +18,12 @@ func TestVMRAID10CopiesInTurn(t *testing.T) {
 	l.wipe()
 	l.sh("modprobe", "raid10")
 	var disks []string
-	table := func(i int, fails bool) string {
-		sectors, err := strconv.Atoi(l.sh("blockdev", "--getsz", l.disks[i]))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if fails {
-			return fmt.Sprintf("0 %d error", sectors-2048)
-		}
-		return fmt.Sprintf("0 %d linear %s 2048", sectors-2048, l.disks[i])
+	var reloads []func(bool)
+	for i, disk := range l.disks[:4] {
+		path, reload := l.fragile(fmt.Sprint("disk", i), disk)
+		disks, reloads = append(disks, path), append(reloads, reload)
 	}
-	for i := range 4 {
-		name := fmt.Sprint("disk", i)
-		l.sh("dmsetup", "create", "--noudevsync", name, "--table", table(i, false))
-		disks = append(disks, "/dev/mapper/"+name)
-	}
-	l.sh("dmsetup", "mknodes")
-	reload := func(i int, fails bool) {
-		name := filepath.Base(disks[i])
-		l.sh("dmsetup", "reload", name, "--table", table(i, fails))
-		l.sh("dmsetup", "suspend", "--nolockfs", "--noudevsync", name)
-		l.sh("dmsetup", "resume", "--noudevsync", name)
-	}
+	reload := func(i int, fails bool) { t.Helper(); reloads[i](fails) }
 	l.sh(append([]string{"vgcreate", "-q", "vg0"}, disks...)...)
 	l.sh("lvcreate", "-q", "-y", "-Zn", "-Wn", "--type", "raid10", "-i2", "-m1", "-L", "32M", "-n", "a", "vg0")
 	synced := func() {

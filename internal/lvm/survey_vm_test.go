@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -189,19 +188,12 @@ func TestVMSurveyParts(t *testing.T) {
 // mount are reported until they are repaired.
 func TestVMDegraded(t *testing.T) {
 	l := newLab(t)
-	sectors, err := strconv.Atoi(l.sh("blockdev", "--getsz", l.disks[2]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sectors -= 2048
-	whole := fmt.Sprintf("0 %d linear %s 2048", sectors, l.disks[2])
-	l.sh("dmsetup", "create", "--noudevsync", "leg", "--table", whole)
-	l.sh("dmsetup", "mknodes")
-	l.sh("vgextend", "-q", "vg0", "/dev/mapper/leg")
-	l.sh("lvcreate", "-q", "-y", "--type", "raid1", "-m1", "-L", "16M", "-n", "mirrored", "vg0", l.disks[0], "/dev/mapper/leg")
+	leg, reload := l.fragile("leg", l.disks[2])
+	l.sh("vgextend", "-q", "vg0", leg)
+	l.sh("lvcreate", "-q", "-y", "--type", "raid1", "-m1", "-L", "16M", "-n", "mirrored", "vg0", l.disks[0], leg)
 	l.sh("lvcreate", "-q", "-y", "-Zn", "-Wn", "-L", "8M", "-n", "plain", "vg0", l.disks[1])
 	l.sh("modprobe", "dm-cache")
-	l.lvm("lvcreate -q -y --type raid1 -m1 -L 16M -n pool vg0 "+l.disks[0]+" /dev/mapper/leg", "lvconvert -q -y --type thin-pool vg0/pool", "lvcreate -q -y -V 16M -T vg0/pool -n thin",
+	l.lvm("lvcreate -q -y --type raid1 -m1 -L 16M -n pool vg0 "+l.disks[0]+" "+leg, "lvconvert -q -y --type thin-pool vg0/pool", "lvcreate -q -y -V 16M -T vg0/pool -n thin",
 		"lvcreate -q -y -Zn -Wn -L 16M -n cached vg0 "+l.disks[0], "lvcreate -q -y -L 12M -n fast vg0 "+l.disks[0],
 		"lvconvert -q -y --type cache --cachevol fast --cachemode writeback vg0/cached")
 	l.Invalidate("")
@@ -215,18 +207,13 @@ func TestVMDegraded(t *testing.T) {
 		claims = append(claims, join.Claim{UUID: lv.UUID, LV: name, Dir: dir, Phase: volume.Held, For: "pod " + name})
 	}
 	l.found("all is well", l.differ(claims, nil))
-	reload := func(table string) {
-		l.sh("dmsetup", "reload", "leg", "--table", table)
-		l.sh("dmsetup", "suspend", "--nolockfs", "--noudevsync", "leg")
-		l.sh("dmsetup", "resume", "--noudevsync", "leg")
-	}
-	reload(fmt.Sprintf("0 %d error", sectors))
+	reload(true)
 	for _, i := range []int{0, 2} {
 		l.sh("sh", "-c", "echo x > "+claims[i].Dir+"/x && sync -f "+claims[i].Dir)
 	}
 	l.found("a leg fails", l.differ(claims, nil), "degraded mirrored: 1 of 2 devices of its raid1 have failed or are missing (AD); a part of it is on a disk that LVM does not find (PV ",
 		"degraded thin: 1 of 2 devices of the raid1 vg0/pool_tdata below it have failed or are missing (AD)")
-	reload(whole)
+	reload(false)
 	os.Remove("/run/lvm/hints")
 	for device, lv := range map[string]string{"vg0-mirrored": "vg0/mirrored", "vg0-pool_tdata": "vg0/pool"} {
 		l.sh("lvchange", "-q", "--refresh", lv)
