@@ -46,11 +46,11 @@ func (s *facts) claimed() (missing bool, stale []Mount) {
 		}
 		if other != nil {
 			what := other.What
-			if other.Name.LV != "" {
+			if other.Name.LV != "" && !other.Part {
 				what = fmt.Sprintf("volume %s (%s)", other.Name, what)
 			}
 			text = fmt.Sprintf("%s is mounted at %s in place of the volume, for %s, by something other than flexd", what, c.Dir, c.For)
-			hint = "what was written there since then is in that mount, not in the volume: copy it to another place, umount " + c.Dir + ", then delete the pods that use it"
+			hint = "what was written there since then is in that mount: copy it to another place, umount " + c.Dir + ", then delete the pods that use it"
 		}
 		switch {
 		case s.g.Metadata == "" && s.volume == nil:

@@ -229,7 +229,7 @@ func TestBtrfsSubvolumes(t *testing.T) {
 	h.must(umount.Plain(dir))
 	h.sh("mount", "-o", "subvol=snap", device, dir)
 	for range 2 {
-		h.disagrees("claimed-missing", id, "/snap of the btrfs", "is mounted there instead")
+		h.disagrees("claimed-missing", id, "/snap of the btrfs", "in place of the volume")
 		h.refused(mount(p), "vg0/a", dir, "by something else")
 		h.restart()
 	}
