@@ -144,5 +144,5 @@ func (s *facts) unclaimed() {
 	} else {
 		hint += "losetup -d " + s.device.Path
 	}
-	s.add(ActiveUnclaimed, "", hint, "%s", text)
+	s.add(ActiveUnclaimed, "", s.beforeDeactivation(hint), "%s", text)
 }

@@ -113,9 +113,18 @@ func Remedy(misplaced, group string) string {
 	return "the metadata may be an older version: " + restore
 }
 
-// CancelMerge returns the remedy for the merge of a snapshot whose contents are lost. LVM has no command that cancels it.
+// CancelMerge returns the remedy for the merge of a snapshot whose contents are lost. LVM has no command that cancels
+// it, and older metadata may lack other volumes: the current metadata is changed.
 func CancelMerge(group, snapshot string) string {
-	return fmt.Sprintf("copy its data off, then cancel the merge: vgcfgrestore --list %[1]s, restore the file from before the lvconvert --merge, and lvremove %[1]s/%s", group, snapshot)
+	return fmt.Sprintf(`copy its data off, then cancel the merge: vgcfgbackup -f now.%[1]s %[1]s && sed -i 's/merging_store = "%[2]s"/cow_store = "%[2]s"/' now.%[1]s && vgcfgrestore -f now.%[1]s %[1]s && lvremove %[1]s/%[2]s (with thin pools in the group: vgcfgrestore --force)`, group, snapshot)
+}
+
+// beforeDeactivation adds to advice that ends in a deactivation what must be done before.
+func (s *facts) beforeDeactivation(hint string) string {
+	if s.device.LostSnapshot == "" {
+		return hint
+	}
+	return fmt.Sprintf("first lvremove %s, whose contents are lost: it could look valid after the next activation. Then: %s", s.device.LostSnapshot, hint)
 }
 
 func restore(group string) string {
@@ -319,6 +328,6 @@ func (s *facts) mergePending() {
 	if len(s.claims)+len(s.mounts()) == 0 {
 		return
 	}
-	s.add(MergePending, "", fmt.Sprintf("if that is intended, delete its pods now; once it is inactive (lvchange -an %s), the next activation merges. If its present contents are needed: copy them off first", s.title()),
+	s.add(MergePending, "", s.beforeDeactivation(fmt.Sprintf("if that is intended, delete its pods now; once it is inactive (lvchange -an %s), the next activation merges. If its present contents are needed: copy them off first", s.title())),
 		"the snapshot %s is to be merged into it (lvconvert --merge) at its next activation: data that is written until then will be lost", s.volume.Merging)
 }

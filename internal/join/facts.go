@@ -101,25 +101,27 @@ type Device struct {
 	Unknown   string      // why only its name and number are known; "" = it was inspected
 	Broken    string      // why it, or a part of it, cannot be read
 	Repair    string      // the remedy for Broken; "" = its disk must come back
-	Part      bool        // it shows only a part of its file
-	Merges    bool        // the kernel merges a snapshot into it
-	Placed    bool        // its whole table was compared with the metadata; otherwise Misplaced may be incomplete
-	Misplaced string      // how its extents or its type differ from the metadata
-	Namesake  bool        // it belongs to another group with the same name, such as a guest's
-	Left      bool        // it is an unused part that an interrupted LVM command has left
-	Bypassed  bool        // it is the origin of thick snapshots, but writes to it bypass them
-	SameThin  bool        // it is the thin device in the metadata: its pool keeps its blocks
-	Failed    string      // the failure of its pool, its cache or a merge into it; "" = none
-	Remedy    string      // for Failed
-	Degraded  string      // the failed copies of its data, "" = none
-	Differ    string      // the copies that differ, "" = none is known
-	RAID      string      // the RAID with these copies, as an argument of lvconvert --repair
-	Refresh   string      // its visible volume, as an argument of lvchange --refresh
-	Split     string      // a copy that lvconvert --splitmirrors --trackchanges has split off, as an argument of lvconvert --merge
-	Rivals    []Rival     // other devices of its file, or the file of its device if that is another one
-	ReadOnly  bool
-	Link      string // its stable name; "" = none is expected
-	LinkBad   bool   // Link does not lead to the device
+
+	LostSnapshot string  // a snapshot that LVM deactivates with it, and whose contents are lost, "" = none
+	Part         bool    // it shows only a part of its file
+	Merges       bool    // the kernel merges a snapshot into it
+	Placed       bool    // its whole table was compared with the metadata; otherwise Misplaced may be incomplete
+	Misplaced    string  // how its extents or its type differ from the metadata
+	Namesake     bool    // it belongs to another group with the same name, such as a guest's
+	Left         bool    // it is an unused part that an interrupted LVM command has left
+	Bypassed     bool    // it is the origin of thick snapshots, but writes to it bypass them
+	SameThin     bool    // it is the thin device in the metadata: its pool keeps its blocks
+	Failed       string  // the failure of its pool, its cache or a merge into it; "" = none
+	Remedy       string  // for Failed
+	Degraded     string  // the failed copies of its data, "" = none
+	Differ       string  // the copies that differ, "" = none is known
+	RAID         string  // the RAID with these copies, as an argument of lvconvert --repair
+	Refresh      string  // its visible volume, as an argument of lvchange --refresh
+	Split        string  // a copy that lvconvert --splitmirrors --trackchanges has split off, as an argument of lvconvert --merge
+	Rivals       []Rival // other devices of its file, or the file of its device if that is another one
+	ReadOnly     bool
+	Link         string // its stable name; "" = none is expected
+	LinkBad      bool   // Link does not lead to the device
 }
 
 // A Rival is another device or file that is the same volume.

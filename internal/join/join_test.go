@@ -99,11 +99,12 @@ func TestDisagreements(t *testing.T) {
 
 		{"a snapshot is to be merged into it", []func(*Group){func(g *Group) { g.Volumes[0].Merging = "snap" }}, []string{"merge-pending data: the snapshot snap|next activation|will be lost|copy them off"}},
 		{"it is to be merged into its origin", []func(*Group){func(g *Group) { g.Volumes[0].Into = "orig" }}, []string{"merge-pending data: into vg0/orig|with all that its pods write|delete its pods and those of vg0/orig"}},
+		{"active by hand, with a lost snapshot", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].LostSnapshot = "vg0/snap" }}, []string{"active-unclaimed data: first lvremove vg0/snap|Then: flexd leaves it active"}},
 		{"the contents of the snapshot that is to be merged are lost", []func(*Group){unclaimed, leased, func(g *Group) {
 			g.Volumes[0].Merging = "snap"
 			g.Volumes = append(g.Volumes, Volume{Name: "snap", UUID: "u2", Into: "data"})
 			g.Devices = append(g.Devices, Device{UUID: "u2", Name: "snap", Kernel: "vg0-snap", Number: "253:4", Broken: "invalid", Repair: "lvremove it"})
-		}}, []string{"merge-pending data: snapshot snap is to be merged|its contents are lost|vgcfgrestore --list vg0|lvremove vg0/snap"}},
+		}}, []string{"merge-pending data: snapshot snap is to be merged|its contents are lost|vgcfgrestore -f now.vg0 vg0|lvremove vg0/snap"}},
 		{"it is to be merged into its origin, and nothing uses it", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Into, g.Devices[0].Broken = "orig", "no data" }}, nil},
 		{"it is merged into its origin", []func(*Group){unclaimed, inactive, func(g *Group) { g.Volumes[0].Into = "orig" }}, nil},
 		{"a snapshot is being merged into it", []func(*Group){func(g *Group) { g.Volumes[0].Merging, g.Devices[0].Merges = "snap", true }}, nil},

@@ -89,7 +89,8 @@ func (p *Provider) relatives(m devmapper.Mapped) (all []volume.Relative, err err
 		if !ok || layer != "" {
 			name = volume.Name{LV: d.Name} // renamed by hand
 		}
-		all = append(all, volume.Relative{Name: name, UUID: uuid, Open: d.Open})
+		state, err := p.status(d)
+		all = append(all, volume.Relative{Name: name, UUID: uuid, Open: d.Open, Lost: err == nil && len(state.Targets) == 1 && d.Targets[0].Type == "snapshot" && lost[state.Targets[0].Params]})
 	}
 	slices.SortFunc(all, func(a, b volume.Relative) int { return strings.Compare(a.Name.String(), b.Name.String()) })
 	return all, nil
@@ -160,7 +161,7 @@ func (g *group) lossRecorded(ctx context.Context, lock string, m devmapper.Mappe
 	case target == "snapshot" && l.merging():
 		what, remedy = fmt.Sprintf("the contents of the snapshot %s, which is to be merged into %s, are lost", name, l.Origin), join.CancelMerge(name.VG, name.LV)
 	case target == "snapshot":
-		what, remedy = fmt.Sprintf("the contents of the snapshot %s are lost", name), fmt.Sprintf("if nothing needs it, lvremove %s", name)
+		what, remedy = fmt.Sprintf("the contents of the snapshot %s are lost", name), fmt.Sprintf("if nothing needs it, lvremove %s (while its disk is missing with --config activation/activation_mode=partial)", name)
 	case target == "snapshot-merge": // the merge would continue, over what was written since
 		what, remedy = fmt.Sprintf("%s was being merged with a snapshot whose contents are lost", name), fmt.Sprintf("copy its data off, then lvchange -an %s", name)
 	default:

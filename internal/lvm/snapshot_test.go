@@ -160,7 +160,7 @@ func TestUnusableSnapshots(t *testing.T) {
 	full := f.lookUp(p, "full")
 	uuid := dmUUID(full.UUID)
 	for state, says := range map[string][]string{
-		"Overflow": {"vg0-full is a snapshot that was too small", "lvremove it, and create a larger one"},
+		"Overflow": {"vg0-full is a snapshot that was too small", "lvremove it", "and create a larger one"},
 		// Of the persistent snapshots of LVM 2.03 the kernel says this, too, when they are full.
 		"Invalid": {"vg0-full is an invalid snapshot", "too small for the changes of its origin, or its disk had an error", "dmesg", "lvremove it"},
 	} {
@@ -352,7 +352,7 @@ func TestLostSnapshot(t *testing.T) {
 	f.hook = nil
 	f.lookUp(p, "o") // reads the metadata
 	f.devices[uuid] = devmapper.Mapped{Name: "vg0-s", UUID: uuid, Number: "253:9", Live: true, Targets: []devmapper.Target{{Type: "snapshot", Length: 8 * mib, Params: "253:7 253:8 P 8"}}}
-	is(t, g.lossRecorded(t.Context(), "", f.devices[uuid], lv.UUID), nil, "vg0/s, which is to be merged into o, are lost", "vgcfgrestore --list vg0")
+	is(t, g.lossRecorded(t.Context(), "", f.devices[uuid], lv.UUID), nil, "vg0/s, which is to be merged into o, are lost", "vgcfgrestore -f now.vg0 vg0")
 	delete(f.devices, uuid)
 	if err := g.lossRecorded(t.Context(), "", devmapper.Mapped{UUID: uuid, Targets: []devmapper.Target{{Type: "snapshot"}}}, lv.UUID); err != nil {
 		t.Errorf("deactivated meanwhile: %v", err)

@@ -143,7 +143,7 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 		prefix = dmUUID(volume.UUID(f.UUID))
 	}
 	var all []join.Device
-	below := p.tree()
+	below, lostOf := p.tree(), map[string]string{} // the lost snapshots by their origins
 	for _, m := range list {
 		uuid, ok := parseDMUUID(m.UUID)
 		name, layer, named := parseDMName(m.Name)
@@ -170,6 +170,9 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 			d.Size, d.Open, d.ReadOnly = now.Size(), now.Open, now.ReadOnly
 			d.Merges = (&node{Mapped: now}).has("snapshot-merge")
 			below.health(now, &d)
+			if d.Repair != "" && l.thickSnapshot() {
+				lostOf[l.Origin] = f.Name + "/" + l.Name
+			}
 			if current {
 				d.SameThin, d.Bypassed, d.Split = f.sameThin(now, d.UUID), f.bypassed(now, d.UUID), f.split(d.RAID)
 				all := true
@@ -186,6 +189,11 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 			d.LinkBad = !p.Leads(d.Link, m.Number)
 		}
 		all = append(all, d)
+	}
+	for i := range all {
+		if l := f.lv(all[i].UUID); l.thick() {
+			all[i].LostSnapshot = lostOf[cmp.Or(l.Origin, l.Name)]
+		}
 	}
 	if current {
 		all = append(all, p.strayParts(f, list, below, all)...)

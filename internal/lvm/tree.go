@@ -218,15 +218,18 @@ var judges = map[string]func(f *faults, top devmapper.Mapped, n *node, state dev
 	"writecache": writecacheState,
 }
 
+// removeLost is the remedy for a snapshot whose contents are lost.
+const removeLost = "lvremove it (while its disk is missing with --config activation/activation_mode=partial)"
+
 // snapshotState reads "Invalid" after an error of the snapshot's disk. A full snapshot is "Overflow" if its
 // table has the option PO; with the tables of LVM 2.03.16 (P) it is also "Invalid".
 func snapshotState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
 	switch state.Params {
 	case "Overflow":
-		f.lost(n.Name+" is a snapshot that was too small for the changes of its origin, so its contents are lost", "lvremove it, and create a larger one")
+		f.lost(n.Name+" is a snapshot that was too small for the changes of its origin, so its contents are lost", removeLost+", and create a larger one")
 	case "Invalid":
 		f.lost(n.Name+" is an invalid snapshot, so its contents are lost: it was too small for the changes of its origin, or its disk had an error (look at dmesg and at the disk)",
-			"lvremove it before its next activation, after which it could look valid, and create another one, larger if it was full")
+			removeLost+" before its next activation, after which it could look valid, and create another one, larger if it was full")
 	}
 }
 

@@ -171,6 +171,10 @@ func (p *planner) reclaimDevice(call Call) {
 	case d.Released() && !p.w.Lease.Noted:
 		p.done(call)
 	case d.Activity == Active && Kept(d.Relatives) != "":
+		if slices.ContainsFunc(d.Relatives, func(r Relative) bool { return r.Lost }) {
+			p.refuse(call, Busy, "%s", Kept(d.Relatives))
+			return
+		}
 		p.refuse(call, Busy, "%s; if none of them is needed: lvchange -an %s", Kept(d.Relatives), p.h.LV.Name)
 	case d.Activity == Active && p.w.NeverDeactivate:
 		p.refuse(call, NotAllowed, "its volume group says `deactivate: never`")

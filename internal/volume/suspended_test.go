@@ -66,3 +66,16 @@ func TestSuspended(t *testing.T) {
 		t.Errorf("resumed: got %+v", v)
 	}
 }
+
+// The advice to deactivate a family by hand is withheld while a snapshot of it is lost: it could look valid afterwards.
+func TestReclaimWithLostSnapshot(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		have := Have{LV: LV{Presence: Present, Name: Name{VG: "vg0", LV: "o"}}, Device: Device{Activity: Active, Path: "/dev/dm-1", Relatives: []Relative{
+			{Name: Name{VG: "vg0", LV: "s1"}}, {Name: Name{VG: "vg0", LV: "s2"}, Lost: lost},
+		}}}
+		v := Plan(Want{Calls: []Call{{ID: "c", Verb: Reclaim}}}, have)
+		if len(v.Refused) != 1 || strings.Contains(v.Refused[0].Reason, "lvchange -an vg0/o") == lost || strings.Contains(v.Refused[0].Reason, "The contents of vg0/s2 are lost: lvremove it") != lost {
+			t.Errorf("lost %v: got %+v", lost, v)
+		}
+	}
+}

@@ -127,6 +127,7 @@ type Relative struct {
 	Name    Name
 	UUID    UUID
 	Open    int   // the number of openers of its device
+	Lost    bool  // it is a snapshot whose contents are lost
 	Claimed bool  // it has a claim
 	Lease   Lease // not noted = flexd has not activated it
 }
@@ -146,6 +147,11 @@ func Kept(relatives []Relative) string {
 			why = "flexd did not activate it"
 		default:
 			continue
+		}
+		for _, s := range relatives {
+			if s.Lost {
+				why += fmt.Sprintf(". The contents of %s are lost: lvremove it before a deactivation, after which it could look valid", s.Name)
+			}
 		}
 		return fmt.Sprintf("LVM deactivates it only together with %s, and %s", r.Name, why)
 	}
