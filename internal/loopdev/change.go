@@ -151,6 +151,9 @@ func (p *Provider) Deactivate(ctx context.Context, lock string, lv volume.LV, d 
 // attached.
 func (p *Provider) keepReason(ctx context.Context, lv volume.LV, d volume.Device, id identity) string {
 	l, err := p.kernel.Loop(filepath.Base(d.Path))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Sprintf("%s cannot be read: %v", d.Path, err)
+	}
 	if err != nil || l.Seq != d.Seq || p.deleted(ctx, l) {
 		return ""
 	}

@@ -132,6 +132,12 @@ func (p *Provider) saveAgain(seq uint64) {
 // data in the device may disappear before an operator has decided.
 func (p *Provider) noteRival(seq uint64, name volume.Name) {
 	note := p.saved(seq) + "-rival"
+	p.mu.Lock()
+	p.rivals[seq] = name
+	if name.LV == "" {
+		delete(p.rivals, seq)
+	}
+	p.mu.Unlock()
 	if name.LV == "" {
 		_ = os.Remove(note)
 		return
@@ -143,8 +149,11 @@ func (p *Provider) noteRival(seq uint64, name volume.Name) {
 
 // notedRival returns the name that another file had when flexd last looked; empty = none had.
 func (p *Provider) notedRival(seq uint64) (name volume.Name) {
+	p.mu.Lock()
+	name, noted := p.rivals[seq]
+	p.mu.Unlock()
 	note, err := os.Readlink(p.saved(seq) + "-rival")
-	if err != nil {
+	if noted || err != nil {
 		return name
 	}
 	of, text, _ := strings.Cut(note, " ")

@@ -38,15 +38,15 @@ func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, err
 	}
 	if lv.Reason = foreign(file, f); lv.Reason != "" {
 		lv.Presence, lv.UUID = volume.Foreign, ""
-		if former := p.formerFile(ctx, name, file); former != "" {
+		if former := p.former(ctx, name, file); former != "" {
 			lv.Reason = former + "; " + lv.Reason
 		}
 	}
 	return lv, nil
 }
 
-// formerFile says which device has the deleted file that a file has replaced, if any.
-func (p *Provider) formerFile(ctx context.Context, name volume.Name, file string) string {
+// former says which device has the file that another one has replaced, if any.
+func (p *Provider) former(ctx context.Context, name volume.Name, file string) string {
 	s, err := p.look(ctx)
 	if err != nil {
 		return "" // Device returns the error
@@ -59,6 +59,11 @@ func (p *Provider) formerFile(ctx context.Context, name volume.Name, file string
 		}
 		if l.Deleted = p.deleted(ctx, l); p.keptHere(l, name) {
 			return formerFile(l, id, file)
+		}
+		if !l.Deleted && p.notedRival(l.Seq) == name {
+			l.Hidden = p.hidden(l, id)
+			r := formerRival(l, id.UUID, name, file, true)
+			return r.Text + ": " + r.Hint
 		}
 	}
 	return ""

@@ -193,7 +193,7 @@ func checkNode(name string) error {
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%s does not exist: flexd needs the host's /dev, where the kernel makes the nodes of new devices (devtmpfs); if it was removed there: %s", path, mknod)
 	}
-	return fmt.Errorf("%s is not the block device %s: a program made it before the kernel made that device. Move it away, and make the node: mv -nT %[1]s %[1]s.moved && %[3]s", path, number, mknod)
+	return fmt.Errorf("%s is not the block device %s: a program made or replaced it. Move it away, and make the node: mv --backup=numbered -T %[1]s %[1]s.moved && %[3]s", path, number, mknod)
 }
 
 // freeAfter returns the first loop device after n that has no file, and creates it if it does not exist.

@@ -31,15 +31,16 @@ type Provider struct {
 
 	asking   chan struct{} // semaphore of size 1; full while a child reads one device's identity
 	mu       sync.Mutex
-	known    map[uint64]identity  // guarded by mu: by diskseq
-	asked    map[uint64]*question // guarded by mu: by diskseq: of the devices without an answer
-	clock    uint64               // guarded by mu: orders calls and scans
-	scanning *scan                // guarded by mu
-	last     *scan                // guarded by mu: the last one that ended
-	sole     map[volume.UUID]sole // guarded by mu
-	newest   uint64               // guarded by mu: the largest diskseq that a scan has shown
-	nextScan time.Time            // guarded by mu: when the next scan may begin
-	rewatch  map[string]func()    // guarded by mu: by VG: watches the directory again
+	known    map[uint64]identity    // guarded by mu: by diskseq
+	rivals   map[uint64]volume.Name // guarded by mu: noted names, by diskseq: the note's directory may be full
+	asked    map[uint64]*question   // guarded by mu: by diskseq: of the devices without an answer
+	clock    uint64                 // guarded by mu: orders calls and scans
+	scanning *scan                  // guarded by mu
+	last     *scan                  // guarded by mu: the last one that ended
+	sole     map[volume.UUID]sole   // guarded by mu
+	newest   uint64                 // guarded by mu: the largest diskseq that a scan has shown
+	nextScan time.Time              // guarded by mu: when the next scan may begin
+	rewatch  map[string]func()      // guarded by mu: by VG: watches the directory again
 
 	admitting sync.Mutex                   // held while files are read
 	groups    map[string]*groupFiles       // guarded by admitting: by VG
@@ -55,6 +56,7 @@ func New(vgs map[string]string, linkDir string, r run.Runner, k Kernel) *Provide
 		dirs: vgs, linkDir: linkDir, runner: r, kernel: k,
 		asking:  make(chan struct{}, 1),
 		known:   map[uint64]identity{},
+		rivals:  map[uint64]volume.Name{},
 		asked:   map[uint64]*question{},
 		sole:    map[volume.UUID]sole{},
 		rewatch: map[string]func(){},

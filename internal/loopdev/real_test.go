@@ -780,6 +780,32 @@ func TestKeptWithoutCall(t *testing.T) {
 	}
 }
 
+// The device of a replaced file is kept, also if its note cannot be written, and the refusal of a file without a uuid
+// at its name begins with that device.
+func TestKeptWithoutNote(t *testing.T) {
+	n := newNode(t)
+	lv := n.create("a", 16*mib)
+	d := n.activate(lv)
+	n.sh("mv", n.dir+"/a", n.dir+"/../away")
+	n.sh("cp", "-a", n.dir+"/../away", n.dir+"/a")
+	note := n.saved(d.Seq) + "-rival"
+	n.sh("mkdir", "-p", filepath.Dir(note)+"/.new-"+filepath.Base(note)+"/x") // in the place of its temporary link
+	n.Survey(t.Context(), "vg0", true)
+	if _, err := os.Lstat(note); err == nil {
+		t.Fatal("it was written")
+	}
+	n.sh("mv", n.dir+"/a", n.dir+"/../copy")
+	lv.Presence, lv.File = volume.Absent, volume.File{}
+	if err := n.Deactivate(t.Context(), n.lock, lv, n.device(lv)); err == nil || !strings.Contains(err.Error(), "it stays active") {
+		t.Errorf("got %v", err)
+	}
+	n.sh("truncate", "-s", "16M", n.dir+"/a") // the copy, restored without its attributes
+	if now := n.lookUp("a"); now.Presence != volume.Foreign || !strings.HasPrefix(now.Reason, d.Path) || !strings.Contains(now.Reason, "which a third file has now") {
+		t.Errorf("got %+v", now)
+	}
+	n.detach(d)
+}
+
 // A copy of a volume's file prevents no deactivation while that file itself has its name, or another one in a group.
 func TestCopyOfFoundFile(t *testing.T) {
 	for name, change := range map[string]func(n *node){
@@ -1058,7 +1084,7 @@ func TestNodeOfLoopDevice(t *testing.T) {
 	}
 
 	n.sh("sh", "-c", "rm /dev/loop[0-9]*; cd /dev; for i in $(seq 0 511); do mkdir loop$i; done")
-	want := regexp.MustCompile(`^mv -nT /dev/loop(\d+) /dev/loop\d+\.moved && mknod -m 660 /dev/loop\d+ b 7 \d+$`)
+	want := regexp.MustCompile(`^mv --backup=numbered -T /dev/loop(\d+) /dev/loop\d+\.moved && mknod -m 660 /dev/loop\d+ b 7 \d+$`)
 	err := n.Activate(t.Context(), n.lock, lv)
 	if err == nil {
 		t.Fatal("activated without a node")

@@ -155,6 +155,9 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 				continue
 			}
 			path = filepath.Join(dir, noted.LV)
+			if full, err := p.kernel.Loop(l.Name); err == nil && full.Seq == l.Seq {
+				l.Size = full.Size
+			}
 			if r := p.rival(l, id, noted, false); r.Text != "" {
 				rivals = append(rivals, r)
 			}
