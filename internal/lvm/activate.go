@@ -42,7 +42,7 @@ func (p *Provider) Activate(ctx context.Context, lock string, lv volume.LV) erro
 		}
 		m, err := g.activate(ctx, lv, d)
 		if err != nil {
-			return g.explainFailure(ctx, lv, err)
+			return g.explainFailure(ctx, lock, lv, err)
 		}
 		if why := p.tree().faults(m, false).unusable(); why != "" {
 			return fmt.Errorf("activate: %s", why)
@@ -116,7 +116,7 @@ func plainFile(path string) bool {
 
 // explainFailure checks whether a command failed because the volume has changed or its thin pool
 // has failed.
-func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) error {
+func (g *group) explainFailure(ctx context.Context, lock string, lv volume.LV, err error) error {
 	if concernsGroup(err) || errors.As(err, new(*volume.WaitError)) || errors.As(err, new(*run.LockedError)) || ctx.Err() != nil {
 		return err
 	}
@@ -142,6 +142,9 @@ func (g *group) explainFailure(ctx context.Context, lv volume.LV, err error) err
 		if list, _, _ := lvmconfig(ctx, g.p.Runner, "activation/volume_list"); list != "" {
 			return fmt.Errorf("%w: activation/%s in lvm.conf excludes it; add %q or %q to it", err, strings.TrimSpace(list), lv.Name.VG, lv.Name)
 		}
+	}
+	if why := g.tooManyFailed(ctx, lock, f, lv.UUID); why != nil {
+		return fmt.Errorf("activate: %w", why)
 	}
 	l := f.LVs[lv.Name.LV]
 	// A pool can be active without its volumes. The origin of a thick snapshot may be thin.

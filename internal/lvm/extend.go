@@ -205,7 +205,7 @@ func (g *group) fitDevice(ctx context.Context, f *Facts, lv volume.LV, l Logical
 // orSuspended adds to the error of an extension that devices of the volume are suspended, as after an lvextend
 // that gets no semaphore for udev. flexd does not resume them, since another command may want them suspended.
 func (g *group) orSuspended(lv volume.LV, err error) error {
-	if err == nil || hangs(err) || volume.CodeOf(err) != volume.Failed { // such as no space, before any change
+	if err == nil || hangs(err) || errors.Is(err, ErrNoSpace) { // which is found before any change
 		return err
 	}
 	m, found, ferr := g.p.find(lv.UUID)

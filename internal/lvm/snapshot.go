@@ -211,7 +211,10 @@ func (p *Provider) validOnDisk(ctx context.Context, lock string, table devmapper
 
 // readValid is the child of validOnDisk.
 func readValid(path string) (bool, error) {
-	b, err := readBlock(path, 0)
+	b, err := newBlock()
+	if err == nil {
+		err = readBlock(b, path, 0)
+	}
 	if err != nil {
 		return false, err
 	}

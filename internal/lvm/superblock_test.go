@@ -3,7 +3,10 @@ package lvm
 import (
 	"encoding/binary"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/flexd/flexd/internal/run"
 )
 
 func TestCopiesInTurn(t *testing.T) {
@@ -56,11 +59,31 @@ func TestParseSuperblock(t *testing.T) {
 	}
 }
 
-func TestFailedLegs(t *testing.T) {
-	all := []superblock{{Leg: 0, Events: 21}, {Leg: 1, Events: 24, Failed: 0b1}, {Leg: 2, Events: 29, Failed: 0b11}}
-	for legs, want := range []int{0, 0, 1, 2} {
-		if got := failedLegs(all[:legs]); got != want {
-			t.Errorf("%d legs: got %d, want %d", legs, got, want)
+func TestNewest(t *testing.T) {
+	all := []superblock{{Leg: 0, Events: 21}, {Leg: 1, Events: 24, Failed: 0b1}, {Leg: 2, Events: 29, Failed: 0b11}, {Leg: 3}}
+	if got := newest(all); got.Leg != 2 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// A RAID with parity is diagnosed after the kernel has refused it, by the failed legs in the newest superblock.
+func TestTooManyFailed(t *testing.T) {
+	for _, row := range []struct {
+		kind, failed string
+		want         string
+	}{
+		{"raid5", "0", ""}, {"raid5", "1", ""}, {"raid5", "3", "2 legs of the raid5 vg0/v have failed"}, {"raid4", "6", "2 legs of the raid4"},
+		{"raid6", "3", ""}, {"raid6", "7", "3 legs of the raid6"}, {"raid1", "3", ""},
+	} {
+		f, p := newFake(t, 0)
+		f.lvs["v"] = &fakeLV{uuid: fakeUUID(0), size: 8 * mib, layout: "raid," + row.kind}
+		lv := f.lookUp(p, "v")
+		f.hook = func(c run.Cmd) (run.Result, error, bool) {
+			return run.Result{Stdout: []byte(`{"value":[{"leg":0,"events":3,"failed":0},{"leg":2,"events":9,"failed":` + row.failed + `}]}`)}, nil, c.Argv[0] != "lvm"
+		}
+		err := p.groups["vg0"].tooManyFailed(t.Context(), "", p.groups["vg0"].lastFacts(), lv.UUID)
+		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%+v: got %v", row, err)
 		}
 	}
 }

@@ -26,15 +26,15 @@ func TestVMRAID10CopiesInTurn(t *testing.T) {
 	reload := func(i int, fails bool) { t.Helper(); reloads[i](fails) }
 	l.sh(append([]string{"vgcreate", "-q", "vg0"}, disks...)...)
 	l.sh("lvcreate", "-q", "-y", "-Zn", "-Wn", "--type", "raid10", "-i2", "-m1", "-L", "32M", "-n", "a", "vg0")
-	synced := func() {
+	synced := func(letters string) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); !strings.Contains(l.sh("dmsetup", "status", "vg0-a"), " AAAA "); time.Sleep(100 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); !strings.Contains(l.sh("dmsetup", "status", "vg0-a"), " "+letters+" "); time.Sleep(100 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal(l.sh("dmsetup", "status", "vg0-a"))
 			}
 		}
 	}
-	synced()
+	synced("AAAA")
 	write := func(text string) error {
 		cmd := fmt.Sprintf("yes %s | dd of=/dev/vg0/a bs=1M count=32 iflag=fullblock oflag=direct conv=fsync status=none", text)
 		if !l.try("sh", "-c", cmd) {
@@ -66,7 +66,7 @@ func TestVMRAID10CopiesInTurn(t *testing.T) {
 	}
 	l.sh("lvchange", "-q", "-ay", "vg0/a") // as it says
 	l.sh("lvchange", "-q", "-y", "--rebuild", disks[0], "vg0/a")
-	synced()
+	synced("AAAA")
 	l.activate(lv)
 	if got := l.sh("sh", "-c", "grep -c first /dev/vg0/a || true"); got != "0" {
 		t.Errorf("%s lines are old", got)
@@ -91,9 +91,7 @@ func TestVMRAID10CopiesInTurn(t *testing.T) {
 	// More legs fail than a raid5 copes with.
 	l.sh("lvremove", "-q", "-y", "vg0/a")
 	l.sh("lvcreate", "-q", "-y", "-Zn", "-Wn", "--type", "raid5", "-i2", "-L", "32M", "-n", "a", "vg0", disks[0], disks[1], disks[2])
-	for !strings.Contains(l.sh("dmsetup", "status", "vg0-a"), " AAA ") {
-		time.Sleep(100 * time.Millisecond)
-	}
+	synced("AAA")
 	reload(0, true)
 	reload(1, true)
 	if write("lost") == nil {
