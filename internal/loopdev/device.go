@@ -205,11 +205,14 @@ func (p *Provider) orphan(ctx context.Context, lv volume.LV, why error) (volume.
 		return volume.Device{}, err
 	}
 	for _, name := range s.byUUID[lv.UUID] {
-		l, err := p.kernel.Loop(name)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		l, id, err := p.loop(ctx, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
 			return volume.Device{}, err
 		}
-		if id, ok := p.remembered(l.Seq); ok && id.UUID == lv.UUID && l.BackingFile != "" {
+		if id.UUID == lv.UUID {
 			d := p.deviceOf(lv.Name, l)
 			d.Checked = s.checked
 			return d, nil

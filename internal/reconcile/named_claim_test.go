@@ -319,6 +319,18 @@ func TestDetachAfterGlobalMountGone(t *testing.T) {
 // Mounts below a root that was removed from the configuration are unmounted, and nothing new is mounted
 // there.
 func TestKubeletRootsChangeUnderAMount(t *testing.T) {
+	onBoth(t, "and the driver's name", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Up(a))
+		dir := k.Dir(a)
+		e.Patient = true
+		e.Crash()
+		e.Config.KubeletRoots, e.Config.Driver = []string{e.Root + "2"}, "flexd/renamed"
+		e.Start()
+		works(t, k.Insist(flexvolume.Unmount, dir))
+		works(t, k.Insist(flexvolume.Unmount, dir)) // nothing is there any more
+		e.Empty()
+	})
 	modes(t, onBoth, func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet) {
 		a, b := pod("a"), pod("b")
 		works(t, k.Start(a))

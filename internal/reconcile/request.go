@@ -28,7 +28,7 @@ type Target struct {
 	Name    string // as the caller calls it
 	Root    string // the frontend's directory that Dir lies below
 	Global  string // Publish: where the frontend has staged the volume, "" = nowhere
-	Refusal error  // why nothing may be mounted, extended or unmounted there
+	Refusal error  // why nothing may be mounted or extended there, and nothing unmounted without a claim
 }
 
 // Options are the options of the volume, and its pod.

@@ -10,7 +10,7 @@ import (
 // release unmounts each mount of flexd's at the directory, even if the configuration no
 // longer allows its volume.
 func (n *Node) release(c *call) error {
-	if err := c.asked.Target.Refusal; err != nil {
+	if err := c.asked.Target.Refusal; err != nil && !n.mountedAt(c.Dir) {
 		return err
 	}
 	// From here on no older mount is committed, and the table shows every mount except a
@@ -64,6 +64,13 @@ func (n *Node) release(c *call) error {
 		n.Log.WithField("dir", c.Dir).WithError(err).Warn("unmount: continues without the note: after a restart a late mount call would be accepted")
 	}
 	return n.stillMounted(c.ctx, c.asked)
+}
+
+// mountedAt reports whether flexd has a claim at a directory, or had a claim that an unmount call
+// ended recently: kubelet may repeat that call.
+func (n *Node) mountedAt(dir string) bool {
+	_, torn := n.Store.Teardowns(n.Boot())[dir]
+	return torn || len(n.Store.At(dir)) > 0
 }
 
 // endLease ends the leases of the volume with kubelet's name. It is a hint: a claimed
