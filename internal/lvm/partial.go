@@ -255,26 +255,18 @@ func (f *Facts) remedy(l Logical, lost loss, active bool) string {
 // allGone reports whether all disks below a device are gone. Then nothing can be read from it, and a
 // new activation uses the disks that return.
 func (t *tree) allGone(m devmapper.Mapped) bool {
-	disks := t.diskNumbers(m)
-	for _, gone := range disks {
-		if !gone {
-			return false
-		}
-	}
-	return len(disks) > 0
-}
-
-// diskNumbers returns the numbers of the disks below a device, and whether they are gone.
-func (t *tree) diskNumbers(m devmapper.Mapped) map[string]bool {
-	gone := map[string]bool{}
+	disks, gone := 0, 0
 	t.walk(m, func(n *node, _ bool) {
 		for _, target := range n.Targets {
 			for word := range strings.FieldsSeq(target.Params) {
-				if _, _, ok := sysfs.SplitNumber(word); ok && !(slices.Contains(n.below, word) && strings.HasPrefix(t.at(word).UUID, "LVM-")) {
-					gone[word] = t.isGone(word)
+				if _, _, ok := sysfs.SplitNumber(word); !ok || slices.Contains(n.below, word) && strings.HasPrefix(t.at(word).UUID, "LVM-") {
+					continue
+				}
+				if disks++; t.isGone(word) {
+					gone++
 				}
 			}
 		}
 	})
-	return gone
+	return disks > 0 && gone == disks
 }

@@ -147,8 +147,7 @@ var lost = map[string]bool{"Invalid": true, "Overflow": true}
 
 // lossRecorded returns an error if m is a snapshot whose contents are lost, or an origin that is merged with one, unless
 // the snapshot's disk says so, too. After an error of that disk the kernel could not write it there: the next activation
-// would take the snapshot for valid, and give wrong contents, in a shared group on another node. If its only disk is
-// gone, its origin has not changed since.
+// would take the snapshot for valid, and give wrong contents, in a shared group on another node.
 func (g *group) lossRecorded(ctx context.Context, lock string, m devmapper.Mapped, uuid volume.UUID) error {
 	if len(m.Targets) != 1 {
 		return nil
@@ -174,9 +173,6 @@ func (g *group) lossRecorded(ctx context.Context, lock string, m devmapper.Mappe
 	case err != nil:
 		return fmt.Errorf("the state of %s cannot be read: %w", name, err)
 	case len(state.Targets) != 1 || !lost[state.Targets[0].Params]:
-		return nil
-	}
-	if t := p.tree(); t.allGone(m) && len(t.diskNumbers(m)) == 1 {
 		return nil
 	}
 	valid, err := p.validOnDisk(ctx, lock, m.Targets[0])

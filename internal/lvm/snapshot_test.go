@@ -314,8 +314,8 @@ func TestLostSnapshot(t *testing.T) {
 		{"Overflow", `{"value":true}`, nil, "", "8:16 8:32", "the disk of the snapshot says that it is valid"},
 		{"Invalid", `{"error":{"text":"input/output error"}}`, nil, "8:16", "8:16 8:32", "whether the disk of the snapshot says so cannot be read"},
 		{"Invalid", "", &run.StuckError{Step: "read", Done: make(chan struct{})}, "", "8:16 8:32", "whether the disk of the snapshot says so cannot be read"},
-		{"Invalid", `{"value":true}`, nil, "8:16", "8:16 8:16", ""},                                                    // nothing has changed since
-		{"Invalid", `{"value":true}`, nil, "8:16 8:32", "8:16 8:32", "the disk of the snapshot says that it is valid"}, // the origin may have changed before
+		{"Invalid", `{"value":true}`, nil, "8:16", "8:16 8:16", "the disk of the snapshot says that it is valid"}, // its origin may have changed before
+		{"Invalid", `{"value":true}`, nil, "8:16 8:32", "8:16 8:32", "the disk of the snapshot says that it is valid"},
 		{"failing", "", nil, "", "8:16 8:32", "the state of vg0/s cannot be read"},
 	} {
 		disks := strings.Fields(row.disks)
