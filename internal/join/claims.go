@@ -51,6 +51,10 @@ func (s *facts) claimed() (missing bool, stale []Mount) {
 			}
 			text = fmt.Sprintf("%s is mounted at %s in place of the volume, for %s, by something other than flexd", what, c.Dir, c.For)
 			hint = "what was written there since then is in that mount: copy it to another place, umount " + c.Dir + ", then delete the pods that use it"
+			if slices.ContainsFunc(s.g.Claims, func(o Claim) bool { return o.Dir == c.Dir && o.UUID == other.UUID }) {
+				text = fmt.Sprintf("%s is mounted at %s, for another claim of flexd; its own mount, for %s, is gone", what, c.Dir, c.For)
+				hint = "delete the pods that use " + c.Dir + ", so that kubelet unmounts it"
+			}
 		}
 		switch {
 		case s.g.Metadata == "" && s.volume == nil:

@@ -163,6 +163,10 @@ func TestDisagreements(t *testing.T) {
 		{"replaced by another volume", []func(*Group){func(g *Group) {
 			g.Mounts = []Mount{{Dir: pod, What: "ext4 from /dev/dm-4", Owner: volume.Ours, UUID: "u2", Name: volume.Name{VG: "vg0", LV: "other"}}}
 		}}, []string{"claimed-missing data: volume vg0/other (ext4 from /dev/dm-4) is mounted at"}},
+		{"replaced by another volume of flexd", []func(*Group){func(g *Group) {
+			g.Mounts = []Mount{{Dir: pod, What: "ext4 from /dev/dm-4", Owner: volume.Ours, UUID: "u2", Name: volume.Name{VG: "vg0", LV: "other"}}}
+			g.Claims = append(g.Claims, Claim{UUID: "u2", LV: "other", Dir: pod, Phase: volume.Held, For: "pod default/web-1", VG: "vg1"})
+		}}, []string{"claimed-missing data: volume vg0/other (ext4 from /dev/dm-4) is mounted at|for another claim of flexd|delete the pods"}},
 		{"only a part of it is left", []func(*Group){func(g *Group) { g.Mounts[0].Part, g.Mounts[0].Owner = true, volume.Elsewhere }}, []string{"claimed-missing data: in place of the volume"}},
 		{"covered, and a lookup does not reach it", []func(*Group){func(g *Group) { g.Mounts[0].Over = "tmpfs from none at /var/lib/kubelet" }}, []string{"covered data: " + pod + ", for pod default/web-0|tmpfs from none at /var/lib/kubelet|unmount what covers it"}},
 		{"hidden, and mounted anew", []func(*Group){func(g *Group) {

@@ -199,12 +199,19 @@ func (p *Provider) deleted(ctx context.Context, l Loop) bool {
 // not say that a file was deleted with its btrfs subvolume. A path that cannot be read is no sign of that.
 func (p *Provider) askHidden(ctx context.Context, loops []Loop) {
 	var hidden []Loop
+	hung := 0
 	for _, l := range loops {
 		id, known := p.remembered(l.Seq)
 		if _, saved := p.restore(l.Seq); !saved || !known || l.Deleted || id.deleted() {
 			continue
 		}
-		if f, err := p.kernel.File(l.BackingFile); err == nil && f.Inode != id.Inode {
+		f, err := p.kernel.File(l.BackingFile)
+		if _, hangs := errors.AsType[*hangError](err); hangs {
+			if hung++; hung == maxHung { // each takes seconds
+				break
+			}
+		}
+		if err == nil && f.Inode != id.Inode {
 			hidden = append(hidden, l)
 		}
 	}

@@ -275,11 +275,7 @@ func (t *tree) gone(n *node, lv string) string {
 				continue
 			}
 			if t.isGone(word) {
-				why := fmt.Sprintf("%s has a part (at %d) on the disk %s, which is gone. When it is back (pvs), under any name, and no pod uses the volume: lvchange -an %s; the next call activates it there", n.Name, target.Start, word, lv)
-				if strings.HasSuffix(n.Name, "-real") {
-					why += ". Not while lvs -a shows an invalid snapshot of it (I in Attr), which would look valid then: flexd status " + lv + " says how to remove it"
-				}
-				return why
+				return fmt.Sprintf("%s has a part (at %d) on the disk %s, which is gone. When it is back (pvs), under any name, and no pod uses the volume: lvchange -an %s; the next call activates it there", n.Name, target.Start, word, lv)
 			}
 		}
 	}

@@ -149,7 +149,12 @@ func (t *tree) faults(m devmapper.Mapped, health bool) faults {
 			suspended = append(suspended, n)
 		}
 		if !redundant && !n.sparse() {
-			f.missing = cmp.Or(f.missing, incomplete(n.Mapped, (&node{Mapped: m}).volume()), t.gone(n, (&node{Mapped: m}).volume()))
+			lv := (&node{Mapped: m}).volume()
+			gone := t.gone(n, lv)
+			if gone != "" && realOf(m) != "" {
+				gone += ". Not while lvs -a shows an invalid snapshot of it (I in Attr), which would look valid then: flexd status " + lv + " says how to remove it"
+			}
+			f.missing = cmp.Or(f.missing, incomplete(n.Mapped, lv), gone)
 		}
 		for i, target := range n.Targets {
 			judge := judges[target.Type]
