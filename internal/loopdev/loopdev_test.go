@@ -24,13 +24,14 @@ import (
 
 // A fakeKernel has files and loop devices in maps.
 type fakeKernel struct {
-	files map[string]FileInfo
-	loops []Loop
-	space Space
-	err   error
-	bad   map[string]error // files that cannot be read
-	scans int
-	asked atomic.Int64 // how often File or Loop was called
+	files   map[string]FileInfo
+	loops   []Loop
+	space   Space
+	err     error
+	bad     map[string]error // files that cannot be read
+	extents error            // of NeedsSpace
+	scans   int
+	asked   atomic.Int64 // how often File or Loop was called
 }
 
 func (k *fakeKernel) File(path string) (FileInfo, error) {
@@ -43,7 +44,7 @@ func (k *fakeKernel) Directory(dir string) (string, error) { return kernel{}.Dir
 
 func (k *fakeKernel) NeedsSpace(path string) (bool, error) {
 	f := k.files[path]
-	return f.Blocks < f.Size, k.err
+	return f.Blocks < f.Size, cmp.Or(k.extents, k.err)
 }
 
 func (k *fakeKernel) Files(dir string) (names []string, err error) {
@@ -271,28 +272,33 @@ func TestChecked(t *testing.T) {
 	}
 }
 
-// In a full directory writes to a file that needs space fail. A filesystem without blocks has no limit.
+// In a full directory writes to a file that needs space fail. A filesystem without blocks has no limit. A file
+// whose extents cannot be read may need space.
 func TestFullDirectory(t *testing.T) {
 	dir, at := t.TempDir(), Inode{1, 2}
 	for _, row := range []struct {
 		name   string
 		space  Space
 		blocks int64
-		full   bool
+		err    error
+		failed string
 	}{
-		{"holes", Space{Size: 1 << 30, Root: 1<<20 - 1}, 0, true},
-		{"room that only root gets", Space{Size: 1 << 30, Root: 1 << 20}, 0, false},
-		{"allocated", Space{Size: 1 << 30}, 4096, false},
-		{"no limit", Space{}, 0, false},
+		{"holes", Space{Size: 1 << 30, Root: 1<<20 - 1}, 0, nil, "writes to the volume fail"},
+		{"room that only root gets", Space{Size: 1 << 30, Root: 1 << 20}, 0, nil, ""},
+		{"allocated", Space{Size: 1 << 30}, 4096, nil, ""},
+		{"no limit", Space{}, 0, nil, ""},
+		{"bad extents", Space{Size: 1 << 30}, 4096, unix.EIO, "is unknown: " + unix.EIO.Error()},
+		{"hangs", Space{Size: 1 << 30}, 4096, &hangError{dir + "/a"}, "its filesystem hangs"},
+		{"moved away", Space{Size: 1 << 30}, 4096, unix.ENOENT, ""},
 	} {
 		k := &fakeKernel{
 			files: map[string]FileInfo{dir + "/a": {Exists: true, Regular: true, Links: 1, Inode: at, UUID: uuidA, Size: 4096, Blocks: row.blocks}},
 			loops: []Loop{{Name: "loop1", Number: "7:1", Seq: 101, BackingFile: dir + "/a", Size: 4096}},
-			space: row.space,
+			space: row.space, extents: row.err,
 		}
 		p := New(map[string]string{"vg0": dir}, t.TempDir(), &fakeRunner{}, k)
 		p.remember(101, identity{uuidA, at})
-		if s := p.Survey(t.Context(), "vg0", true); len(s.Devices) != 1 || (s.Devices[0].Failed != "") != row.full {
+		if s := p.Survey(t.Context(), "vg0", true); len(s.Devices) != 1 || (s.Devices[0].Failed != "") != (row.failed != "") || !strings.Contains(s.Devices[0].Failed, row.failed) {
 			t.Errorf("%s: got %+v", row.name, s)
 		}
 	}

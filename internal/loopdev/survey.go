@@ -199,13 +199,20 @@ func (p *Provider) addFull(dir string, devices []join.Device) {
 	hung := 0
 	for i := range devices {
 		d := &devices[i]
-		needs, err := p.kernel.NeedsSpace(filepath.Join(dir, d.Name))
-		if _, hangs := errors.AsType[*hangError](err); hangs {
-			if hung++; hung == maxHung {
-				return
-			}
+		file := filepath.Join(dir, d.Name)
+		needs, err := false, error(&hangError{file})
+		if hung < maxHung {
+			needs, err = p.kernel.NeedsSpace(file)
 		}
-		if needs {
+		if _, hangs := errors.AsType[*hangError](err); hangs {
+			hung++
+		}
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // its file was deleted or moved
+		case err != nil:
+			d.Failed = fmt.Sprintf("the filesystem of %s is full, and whether the volume needs space there is unknown: %v", dir, err)
+			d.Remedy = "make room there (flexd check looks again), look at dmesg and the disk of that filesystem, and check the files that were written last"
+		case needs:
 			d.Failed = fmt.Sprintf("the filesystem of %s is full: writes to the volume fail, and recent kernels (Linux 6.18) report some of them as done", dir)
 			d.Remedy = "make room there (flexd check looks again), and check the files that were written last"
 		}

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"unsafe"
@@ -61,30 +62,37 @@ func NeedsSpace(file string) (bool, error) {
 		return false, &os.PathError{Op: "open", Path: file, Err: err}
 	}
 	defer unix.Close(fd)
-	return unmapped(fd, uint64(st.Size)), nil
+	needs, err := unmapped(fd, uint64(st.Size))
+	if err != nil {
+		return false, &os.PathError{Op: "FIEMAP", Path: file, Err: err}
+	}
+	return needs, nil
 }
 
 // unmapped reports whether a file has a hole before size, an extent that it shares, or too many extents. An
-// extent that is preallocated or not yet written has its space. Without FIEMAP the answer is no.
-func unmapped(fd int, size uint64) bool {
+// extent that is preallocated or not yet written has its space. On a filesystem without FIEMAP the answer is no.
+func unmapped(fd int, size uint64) (bool, error) {
 	var m fiemap
 	for next, read := uint64(0), uint32(0); next < size; read += m.mapped {
 		if read >= maxExtents {
-			return true
+			return true, nil
 		}
 		m = fiemap{start: next, length: size - next, count: uint32(len(m.extents))}
-		if ioctl(fd, fiemapRequest, unsafe.Pointer(&m)) != nil {
-			return false
+		switch err := ioctl(fd, fiemapRequest, unsafe.Pointer(&m)); {
+		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY):
+			return false, nil
+		case err != nil:
+			return false, err
 		}
 		if m.mapped == 0 {
-			return true
+			return true, nil
 		}
 		for _, e := range m.extents[:m.mapped] {
 			if e.logical > next || e.flags&extentShared != 0 {
-				return true
+				return true, nil
 			}
 			next = e.logical + e.length
 		}
 	}
-	return false
+	return false, nil
 }

@@ -3,9 +3,12 @@
 package mount
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/volume"
 	"github.com/flexd/flexd/test/umount"
@@ -111,4 +114,19 @@ func (r *rig) mountImage(fs string) string {
 	r.sh("mount", "-o", "loop", image, dir)
 	r.Cleanup(func() { umount.NoFollow(dir) })
 	return dir
+}
+
+// Extents that cannot be read are an error, but not on a filesystem that has none.
+func TestExtentsUnread(t *testing.T) {
+	if needs, err := unmapped(-1, 4096); !errors.Is(err, unix.EBADF) {
+		t.Errorf("got %v, %v", needs, err)
+	}
+	null, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	if needs, err := unmapped(int(null.Fd()), 4096); err != nil || needs {
+		t.Errorf("got %v, %v", needs, err)
+	}
 }
