@@ -127,6 +127,8 @@ type Device struct {
 // A Rival is another device or file that is the same volume.
 type Rival struct{ Text, Hint string }
 
+func (r Rival) String() string { return r.Text + ": " + r.Hint }
+
 // A Claim is a note that kubelet has requested a volume at a directory.
 type Claim struct {
 	UUID  volume.UUID

@@ -154,11 +154,18 @@ func (p *Provider) keepReason(ctx context.Context, lv volume.LV, d volume.Device
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Sprintf("%s cannot be read: %v", d.Path, err)
 	}
-	if err != nil || l.Seq != d.Seq || p.deleted(ctx, l) {
+	if err != nil || l.Seq != d.Seq {
 		return ""
 	}
-	if _, f := p.fileNow(lv.Name); f.Exists && f.Inode == id.Inode {
+	if l = p.askDeleted(ctx, l); l.Deleted {
 		return ""
+	}
+	file, f := p.fileNow(lv.Name)
+	if f.Exists && f.Inode == id.Inode {
+		return ""
+	}
+	if l.Silent {
+		return formerFile(l, id, file).String()
 	}
 	r := p.rival(l, id, p.notedRival(l.Seq), false)
 	if r.Text == "" {
@@ -177,7 +184,7 @@ func (p *Provider) keepReason(ctx context.Context, lv volume.LV, d volume.Device
 	if r.Text == "" {
 		return ""
 	}
-	return r.Text + ": " + r.Hint
+	return r.String()
 }
 
 // otherFile searches the groups for another file with the uuid of a device; the name is empty if there is none, or if

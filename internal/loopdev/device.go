@@ -105,10 +105,10 @@ func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at In
 			same = f.Inode == id.Inode
 		}
 		if !same {
-			l.Deleted = p.deleted(ctx, l)
+			l = p.askDeleted(ctx, l)
 		}
 		if id.UUID != lv.UUID && lv.Presence == volume.Present && p.keptHere(l, lv.Name) {
-			all.reasons = append(all.reasons, formerFile(l, id, file))
+			all.reasons = append(all.reasons, formerFile(l, id, file).String())
 			continue
 		}
 		if id.UUID == lv.UUID && l.BackingFile != file {
@@ -130,7 +130,7 @@ func (a *loops) add(lv volume.LV, file string, at Inode, l Loop, id identity, sa
 	switch {
 	case l.BackingFile != file && !same || other:
 		if r := rivalOf(lv, file, at, l, id); r.Text != "" {
-			refuse("%s: %s", r.Text, r.Hint)
+			refuse("%s", r)
 			if id.UUID == lv.UUID {
 				a.left, a.rival = &l, id.Inode != at // if it is the same, the file was renamed since the look-up
 			}
@@ -218,8 +218,8 @@ func (p *Provider) orphan(ctx context.Context, lv volume.LV, why error) (volume.
 			return d, nil
 		}
 	}
-	if len(s.silent) > 0 {
-		return volume.Device{}, fmt.Errorf("/dev/%s may be the volume, but does not return its identity: check dmesg and losetup /dev/%[1]s", s.silent[0])
+	if len(s.silent) > 0 { // its path proves nothing: it may be of another mount namespace, or of a filesystem that was unmounted lazily
+		return volume.Device{}, fmt.Errorf("/dev/%s may be the volume, but does not return its identity: check dmesg and the filesystem of its file (cat /sys/block/%[1]s/loop/backing_file)", s.silent[0])
 	}
 	return volume.Device{Activity: volume.Inactive}, nil
 }

@@ -100,7 +100,7 @@ func (p *Provider) identity(ctx context.Context, l Loop) (identity, error) {
 	case err != nil:
 		return identity{}, err
 	}
-	return identity{}, fmt.Errorf("/dev/%s does not return its identity: check dmesg and losetup /dev/%[1]s", l.Name)
+	return identity{}, fmt.Errorf("/dev/%s does not return its identity: check dmesg and the filesystem of its file (cat /sys/block/%[1]s/loop/backing_file)", l.Name)
 }
 
 // saved returns the path of a symlink with the identity of a device that this node's flexd attached. Otherwise
@@ -188,11 +188,27 @@ func (p *Provider) remember(seq uint64, id identity) {
 	p.known[seq] = id
 }
 
-// deleted reports whether the file of a device of this node was deleted, as far as it has answered.
-func (p *Provider) deleted(ctx context.Context, l Loop) bool {
+// askDeleted asks a device of this node whether its file was deleted, if that is not known: the result is Deleted, or
+// Silent.
+func (p *Provider) askDeleted(ctx context.Context, l Loop) Loop {
 	p.askHidden(ctx, []Loop{l})
 	id, _ := p.remembered(l.Seq)
-	return l.Deleted || id.deleted()
+	l.Deleted = l.Deleted || id.deleted()
+	l.Silent = p.silent(l, id)
+	return l
+}
+
+// silent reports whether it is unknown if the file of a device of this node was deleted with its btrfs subvolume: its
+// path shows another file, or none, and the device does not answer.
+func (p *Provider) silent(l Loop, id identity) bool {
+	p.mu.Lock()
+	asked := p.asked[l.Seq] != nil
+	p.mu.Unlock()
+	if _, saved := p.restore(l.Seq); !asked || !saved || l.Deleted || id.deleted() || !id.subvolume() {
+		return false
+	}
+	f, err := p.kernel.File(l.BackingFile)
+	return err == nil && f.Inode != id.Inode
 }
 
 // askHidden reads the identities of this node's devices again whose paths show another file, or none: the kernel does
@@ -202,7 +218,7 @@ func (p *Provider) askHidden(ctx context.Context, loops []Loop) {
 	hung := 0
 	for _, l := range loops {
 		id, known := p.remembered(l.Seq)
-		if _, saved := p.restore(l.Seq); !saved || !known || l.Deleted || id.deleted() {
+		if _, saved := p.restore(l.Seq); !saved || !known || l.Deleted || id.deleted() || !id.subvolume() {
 			continue
 		}
 		f, err := p.kernel.File(l.BackingFile)

@@ -76,6 +76,9 @@ type Inode struct {
 	Ino uint64 `json:"ino,omitempty"`
 }
 
+// subvolume reports whether the file may be in a btrfs subvolume: the number of a disk is that of another filesystem.
+func (i Inode) subvolume() bool { return unix.Major(i.Dev) == 0 || i.Dev>>32 != 0 }
+
 // inodeOf identifies a file. A snapshot of a btrfs subvolume has the same inode numbers, and the device number
 // of a deleted subvolume is used again, so the subvolume's fsid takes its place.
 func inodeOf(dev, ino uint64, statfs func(*unix.Statfs_t) error) Inode {
@@ -100,6 +103,7 @@ type Loop struct {
 	Seq         uint64 // diskseq: counts what was attached, never reused in a boot
 	BackingFile string // without " (deleted)"
 	Deleted     bool   // the backing file was deleted
+	Silent      bool   // see Provider.silent; only where that was looked for
 	Hidden      bool   // see Provider.hidden; only where that was looked for
 	Size        int64
 	ReadOnly    bool

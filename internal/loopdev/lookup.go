@@ -57,13 +57,12 @@ func (p *Provider) former(ctx context.Context, name volume.Name, file string) st
 		if err != nil || !known {
 			continue
 		}
-		if l.Deleted = p.deleted(ctx, l); p.keptHere(l, name) {
-			return formerFile(l, id, file)
+		if l = p.askDeleted(ctx, l); p.keptHere(l, name) {
+			return formerFile(l, id, file).String()
 		}
 		if !l.Deleted && p.notedRival(l.Seq) == name {
 			l.Hidden = p.hidden(l, id)
-			r := formerRival(l, id.UUID, name, file, true)
-			return r.Text + ": " + r.Hint
+			return formerRival(l, id.UUID, name, file, true).String()
 		}
 	}
 	return ""

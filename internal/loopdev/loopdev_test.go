@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -614,7 +615,7 @@ func TestHungDevice(t *testing.T) {
 }
 
 // A device of flexd whose path shows another file, and whose filesystem hangs, is asked once whether its file was
-// deleted, and again only when that child has ended.
+// deleted, and again only when that child has ended. Until then that is unknown, and the device is kept.
 func TestHidingDeviceHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -628,17 +629,32 @@ func TestHidingDeviceHangs(t *testing.T) {
 		p.remember(11, identity{uuidA, Inode{1, 2}})
 		p.saveAgain(11)
 		lv := volume.LV{Presence: volume.Present, Size: 4096, Name: volume.Name{VG: "vg0", LV: "a"}, UUID: uuidB}
+		unknown := "/dev/loop1 may have a deleted file, of the volume " + uuidA
 		for i, limit := 0, answerTimeout; i < 300; i, limit = i+1, 2*time.Millisecond {
 			begin := time.Now()
-			if d, err := p.Device(t.Context(), lv); err != nil || d.Activity != volume.Inactive || d.Unusable {
+			d, err := p.Device(t.Context(), lv)
+			if err != nil || !strings.Contains(d.Reason, unknown) {
 				t.Fatalf("got %+v, %v", d, err)
 			}
-			p.Survey(t.Context(), "vg0", true)
+			if found := fmt.Sprint(join.Findings(join.Group{Name: "vg0", Survey: p.Survey(t.Context(), "vg0", true)})); !strings.Contains(found, unknown) {
+				t.Fatalf("check: %s", found)
+			}
 			if took := time.Since(begin); took > limit+time.Millisecond {
 				t.Fatalf("look %d: after %v", i, took)
 			}
 			time.Sleep(time.Second)
 		}
+		for _, present := range []volume.Presence{volume.Absent, volume.Present} {
+			former := volume.LV{Presence: present, Name: lv.Name, UUID: uuidA}
+			if err := p.Deactivate(t.Context(), "", former, volume.Device{Activity: volume.Active, Path: "/dev/loop1", Seq: 11}); err == nil || !strings.Contains(err.Error(), unknown) {
+				t.Errorf("deactivate: %v", err)
+			}
+		}
+		k.files[file] = FileInfo{Exists: true, Regular: true, Links: 1, Inode: at, UUID: uuidA, Size: 4096} // a snapshot that was restored
+		if d, err := p.Device(t.Context(), volume.LV{Presence: volume.Present, Size: 4096, Name: lv.Name, UUID: uuidA}); err != nil || !strings.Contains(d.Reason, unknown) {
+			t.Errorf("got %+v, %v", d, err)
+		}
+		k.files[file] = FileInfo{Exists: true, Regular: true, Links: 1, Inode: at, UUID: uuidB, Size: 4096}
 		if atomic.LoadInt32(&r.children) != 1 {
 			t.Errorf("%d children", r.children)
 		}
@@ -711,6 +727,18 @@ func (k *failingKernel) Loop(name string) (Loop, error) {
 		return Loop{}, unix.EMFILE
 	}
 	return k.fakeKernel.Loop(name)
+}
+
+// A file on the filesystem of a disk is in no btrfs subvolume: it is below a later mount, and its device is not asked.
+func TestHiddenOnDisk(t *testing.T) {
+	dir, r := t.TempDir(), &countingRunner{}
+	k := &fakeKernel{loops: []Loop{{Name: "loop1", Number: "7:1", Seq: 11, BackingFile: dir + "/a", Size: 4096}}}
+	p := New(map[string]string{"vg0": dir}, t.TempDir(), r, k)
+	p.remember(11, identity{uuidA, Inode{unix.Mkdev(8, 1), 2}})
+	p.saveAgain(11)
+	if l := p.askDeleted(t.Context(), k.loops[0]); l.Deleted || l.Silent || r.children != 0 {
+		t.Errorf("got %+v, after %d children", l, r.children)
+	}
 }
 
 // A device that cannot be read is not one that changes again and again.
@@ -814,13 +842,13 @@ func TestScanShared(t *testing.T) {
 // Ensure that a look at a volume reads its file and its device once, and that an activation reads the file
 // again.
 func TestRequestsPerLook(t *testing.T) {
-	file := "/no/vg0/a"
+	file, disk := "/no/vg0/a", unix.Mkdev(8, 1)
 	k := &fakeKernel{
-		files: map[string]FileInfo{"/no/vg0": {Exists: true, Dir: true}, file: {Exists: true, Regular: true, Links: 1, Inode: Inode{1, 2}, UUID: uuidA, Size: 4096}},
+		files: map[string]FileInfo{"/no/vg0": {Exists: true, Dir: true}, file: {Exists: true, Regular: true, Links: 1, Inode: Inode{disk, 2}, UUID: uuidA, Size: 4096}},
 		loops: []Loop{{Name: "loop1", Number: "7:1", Seq: 11, BackingFile: file, Size: 4096}},
 	}
 	p := New(map[string]string{"vg0": "/no/vg0"}, t.TempDir(), &fakeRunner{}, k)
-	p.remember(11, identity{UUID: uuidA, Inode: Inode{1, 2}})
+	p.remember(11, identity{UUID: uuidA, Inode: Inode{disk, 2}})
 	var lv volume.LV
 	for range 2 {
 		k.asked.Store(0)
@@ -836,7 +864,7 @@ func TestRequestsPerLook(t *testing.T) {
 		t.Errorf("%d requests for what is known and %d scans", k.asked.Load(), k.scans)
 	}
 	// Another file has the name by now.
-	k.files[file] = FileInfo{Exists: true, Regular: true, Links: 1, Inode: Inode{1, 3}, UUID: uuidA, Size: 4096}
+	k.files[file] = FileInfo{Exists: true, Regular: true, Links: 1, Inode: Inode{disk, 3}, UUID: uuidA, Size: 4096}
 	if err := p.Activate(t.Context(), "", lv); err == nil || !strings.Contains(err.Error(), "another file with the path") {
 		t.Errorf("got %v", err)
 	}

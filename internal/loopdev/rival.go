@@ -21,10 +21,10 @@ func onlyCopy(l Loop, file string) error {
 	return volume.Errorf(volume.Conflict, "it stays active, because the file of /dev/%s was deleted: %s", l.Name, deletedAdvice(l, file))
 }
 
-// keptHere reports whether l is of a deleted file, and this node's. Nodes in containers may have the same
+// keptHere reports whether l is of a file that was deleted, or may have been, and this node's. Nodes in containers may have the same
 // paths, but not the same saved identities. A link of the name may be of an earlier device with that number.
 func (p *Provider) keptHere(l Loop, name volume.Name) bool {
-	if !l.Deleted {
+	if !l.Deleted && !l.Silent {
 		return false
 	}
 	if now := p.nameOf(l.BackingFile); now.LV != "" && now != name && leadsTo(p.link(now), "/dev/"+l.Name) {
@@ -34,15 +34,23 @@ func (p *Provider) keptHere(l Loop, name volume.Name) bool {
 	return saved
 }
 
-// formerFile says that a device has the former file at a volume's path.
-func formerFile(l Loop, id identity, file string) string {
-	return fmt.Sprintf("/dev/%s still has a deleted file with that name, of the volume %s: %s", l.Name, id.UUID, deletedAdvice(l, file))
+// formerFile says that a device has the former file at a volume's path, or may have it.
+func formerFile(l Loop, id identity, file string) join.Rival {
+	text := fmt.Sprintf("/dev/%s still has a deleted file with that name, of the volume %s", l.Name, id.UUID)
+	if l.Silent {
+		text = fmt.Sprintf("/dev/%s may have a deleted file, of the volume %s: %s shows another file, or none, and the device does not answer", l.Name, id.UUID, l.BackingFile)
+	}
+	return join.Rival{Text: text, Hint: deletedAdvice(l, file)}
 }
 
 // deletedAdvice overwrites no file, since flexd does not know which one is needed. The directory of the deleted
 // file may not exist; that of the volume does.
 func deletedAdvice(l Loop, file string) string {
-	return fmt.Sprintf("its newest data may be only in /dev/%[1]s, which flexd keeps. Delete the pods that use it (lsblk /dev/%[1]s). If the data is needed, %[2]s. If not: losetup -d /dev/%[1]s", l.Name, rescue(l, cmp.Or(file, l.BackingFile)))
+	first := ""
+	if l.Silent {
+		first = "look at dmesg and at the disk of its filesystem: flexd looks again when the device answers. If it never does, "
+	}
+	return first + fmt.Sprintf("its newest data may be only in /dev/%[1]s, which flexd keeps. Delete the pods that use it (lsblk /dev/%[1]s). If the data is needed, %[2]s. If not: losetup -d /dev/%[1]s", l.Name, rescue(l, cmp.Or(file, l.BackingFile)))
 }
 
 // rescue returns the commands that copy the data of a device to a new volume beside a file, and detach the device
@@ -65,6 +73,8 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 	case id.Inode == at:
 		r.Text = fmt.Sprintf("/dev/%s is attached to the same file (%s)", l.Name, other)
 		r.Hint = detachAdvice(l.Name)
+	case id.UUID == lv.UUID && l.Silent:
+		return formerFile(l, id, file)
 	case id.UUID == lv.UUID && l.BackingFile == file && !l.Deleted:
 		r.Text = fmt.Sprintf("/dev/%s is attached to another file with the path %s and the same uuid %s: a filesystem was mounted over its directory later, or it is of another mount namespace", l.Name, file, lv.UUID)
 		r.Hint = fmt.Sprintf("delete the pods that use /dev/%[1]s. If it cannot be read (dmesg: its disk is gone, or came back under another name), the file at that path now is the volume: losetup -d /dev/%[1]s. If it can, that file may be older: unmount the later filesystem (findmnt -T %[2]s); or, if that one is to stay, %[3]s", l.Name, volume.Quote(file), rescue(l, file))
@@ -144,6 +154,8 @@ func formerRival(l Loop, uuid volume.UUID, name volume.Name, file string, taken 
 	switch {
 	case file == "":
 		needed = fmt.Sprintf("add volume group %s to the configuration again: flexd then says how to keep it", name.VG)
+	case l.Silent:
+		return formerFile(l, identity{UUID: uuid}, file)
 	case l.BackingFile == file, l.Hidden:
 		r.Hint = hiddenAdvice(l, file)
 		return r

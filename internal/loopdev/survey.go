@@ -138,6 +138,7 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		id, known := p.remembered(l.Seq)
 		own, path := names[id], l.BackingFile
 		l.Deleted = l.Deleted || id.deleted()
+		l.Silent = p.silent(l, id)
 		if known && own != "" {
 			path = filepath.Join(dir, own)
 		}
@@ -172,6 +173,9 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		l = now
 		if id, known = p.remembered(l.Seq); !known {
 			return all, fmt.Errorf("the identity of /dev/%s has not been read", l.Name)
+		}
+		if l.Silent = p.silent(l, id); l.Silent {
+			rivals = append(rivals, formerFile(l, id, path))
 		}
 		if f, ok := found.foreign[id.Inode]; ok && id.UUID != "" {
 			found.refused[id.UUID] = f.whyNot(id.UUID)
@@ -230,7 +234,7 @@ func (f foreignFile) whyNot(uuid volume.UUID) string {
 // elsewhere reports whether another file is at the path of a loop device of flexd: its own is in another
 // mount namespace, or below a later mount.
 func (p *Provider) elsewhere(l Loop, id identity) bool {
-	if id.UUID == "" || l.Deleted {
+	if id.UUID == "" || l.Deleted || l.Silent {
 		return false
 	}
 	f, err := p.kernel.File(l.BackingFile)
@@ -279,7 +283,7 @@ func (p *Provider) addRivals(dir string, loops []Loop, inodes map[string]Inode, 
 				UUID: v.UUID, Name: v.Name, Kernel: "/dev/" + l.Name, Path: "/dev/" + l.Name, Number: l.Number, Size: l.Size, Open: -1,
 			})
 		}
-		l.Hidden, l.Deleted = p.hidden(l, id), l.Deleted || id.deleted()
+		l.Hidden, l.Deleted, l.Silent = p.hidden(l, id), l.Deleted || id.deleted(), p.silent(l, id)
 		lv := volume.LV{Presence: volume.Present, UUID: v.UUID}
 		s.Devices[i].Rivals = append(s.Devices[i].Rivals, rivalOf(lv, file, at, l, id))
 	}
