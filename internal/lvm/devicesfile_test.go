@@ -48,7 +48,7 @@ func TestDevicesFile(t *testing.T) {
 	defer close(done)
 	f.devices["mpatha"] = devmapper.Mapped{Name: "mpatha", Number: "253:99", Suspended: true}
 	other.open(&Block{Step: "activate", Done: done})
-	is(t, other.blocked(), nil, "these disks do not respond or are suspended: "+p.Dev+"/mapper/mpatha")
+	is(t, other.blocked(), nil, "these disks do not respond or are suspended: "+p.Dev+"/mapper/mpatha", "dmsetup resume mpatha")
 	if got := activate(); got != "" {
 		t.Errorf("there is no devices file: got %q", got)
 	}

@@ -167,14 +167,15 @@ func (e *BlockedError) Error() string {
 
 // A Block is a command that hangs.
 type Block struct {
-	Step    string
-	Pids    []int
-	Since   time.Time // zero = not known
-	Wchan   string
-	For     string          // what the command waits for, if not for a disk
-	Disks   []string        // those of any group that do not respond
-	Volumes []string        // the volumes on the command line, for a command of an earlier flexd
-	Done    <-chan struct{} // closed when the command has ended
+	Step      string
+	Pids      []int
+	Since     time.Time // zero = not known
+	Wchan     string
+	For       string          // what the command waits for, if not for a disk
+	Disks     []string        // those of any group that do not respond
+	Suspended []string        // of these, the suspended ones, by their names in device-mapper
+	Volumes   []string        // the volumes on the command line, for a command of an earlier flexd
+	Done      <-chan struct{} // closed when the command has ended
 }
 
 func (b Block) String() string {
@@ -194,10 +195,14 @@ func (b Block) String() string {
 	} else {
 		s += " has been running since " + b.Since.Format(time.TimeOnly)
 	}
-	if len(b.Disks) > 0 {
-		return s + "; these disks do not respond or are suspended: " + strings.Join(b.Disks, ", ") + "; look at them and at dmesg"
+	if len(b.Disks) == 0 {
+		return s + "; look at the disks of the group and at dmesg"
 	}
-	return s + "; look at the disks of the group and at dmesg"
+	s += "; these disks do not respond or are suspended: " + strings.Join(b.Disks, ", ") + "; look at them and at dmesg"
+	if len(b.Suspended) > 0 {
+		s += "; if no running command has suspended them (ps ax): dmsetup resume " + strings.Join(b.Suspended, " && dmsetup resume ")
+	}
+	return s
 }
 
 // A SpaceError has the requested and the free space.

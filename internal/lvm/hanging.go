@@ -69,13 +69,17 @@ func (p *Provider) unresponsive(list []devmapper.Mapped, own map[string]bool) []
 	return append(slices.DeleteFunc(p.keeping(list), isOwn), stalled...)
 }
 
-// unresponsiveDisks returns the paths of all disks that do not respond: a command may wait for one of them.
-func (p *Provider) unresponsiveDisks() (paths []string) {
+// unresponsiveDisks returns the paths of all disks that do not respond, and the names of the suspended ones of them: a
+// command may wait for one of them.
+func (p *Provider) unresponsiveDisks() (paths, suspended []string) {
 	list, _ := p.DM.List()
 	for _, d := range p.unresponsive(list, nil) {
 		paths = append(paths, d.path)
+		if now, err := p.DM.Device(devmapper.Key{Number: d.number}); err == nil && now.Suspended {
+			suspended = append(suspended, now.Name)
+		}
 	}
-	return distinct(paths)
+	return distinct(paths), distinct(suspended)
 }
 
 // stalls reports whether a disk with requests in flight completes none. It does not wait again for

@@ -91,7 +91,7 @@ func (g *group) recordHang(err error) {
 }
 
 func (g *group) open(b *Block) {
-	b.Disks = g.p.unresponsiveDisks()
+	b.Disks, b.Suspended = g.p.unresponsiveDisks()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.block != nil || b.Done == nil {

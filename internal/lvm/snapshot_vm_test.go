@@ -81,7 +81,7 @@ func TestVMLostSnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { pod.Close() }) // before the wipe, which could not remove the devices below it
+	t.Cleanup(func() { pod.Close() })
 	l.sh("lvconvert", "-q", "--merge", "vg0/merging") // at the next activation
 	lvs := map[string]volume.LV{}
 	l.Invalidate("")

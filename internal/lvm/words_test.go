@@ -194,8 +194,10 @@ func ExampleBlockedError() {
 	fmt.Println(&BlockedError{VG: "vg0", Block: Block{Step: "activate", Pids: []int{12}, Wchan: "io_getevents", Since: since}})
 	fmt.Println(&BlockedError{VG: "vg0", Block: Block{Step: "extend", Pids: []int{12}, Wchan: "locks_lock_inode_wait", For: "LVM's lock of vg0, which pid 7 (vgs) holds", Since: since}})
 	fmt.Println(&BlockedError{VG: "vg0", Block: Block{Step: "activate", Pids: []int{12}, Wchan: "io_getevents", Since: since, Disks: []string{"/dev/mapper/mpatha"}}})
+	fmt.Println(&BlockedError{VG: "vg0", Block: Block{Step: "lvm report", Pids: []int{12}, Wchan: "exit_aio", Since: since, Disks: []string{"/dev/mapper/disk", "/dev/sda"}, Suspended: []string{"disk"}}})
 	// Output:
 	// volume group vg0 is blocked: activate (pid 12, waits in io_getevents) has been running since 03:04:05; look at the disks of the group and at dmesg
 	// volume group vg0 is blocked: extend (pid 12, waits in locks_lock_inode_wait, for LVM's lock of vg0, which pid 7 (vgs) holds) has been running since 03:04:05; look at the disks of the group and at dmesg
 	// volume group vg0 is blocked: activate (pid 12, waits in io_getevents) has been running since 03:04:05; these disks do not respond or are suspended: /dev/mapper/mpatha; look at them and at dmesg
+	// volume group vg0 is blocked: lvm report (pid 12, waits in exit_aio) has been running since 03:04:05; these disks do not respond or are suspended: /dev/mapper/disk, /dev/sda; look at them and at dmesg; if no running command has suspended them (ps ax): dmsetup resume disk
 }
