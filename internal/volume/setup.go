@@ -254,7 +254,7 @@ func CutLV(size, lv int64, name Name) string {
 }
 
 func restoreCut(size int64, name Name) string {
-	return fmt.Sprintf("restore the metadata from before the reduction, if nothing else in %[2]s was changed since: vgcfgrestore --list %[2]s; vgcfgrestore -f FILE %[2]s, with the FILE from *before* the lvreduce; lvchange --refresh %[3]s. Only in a thin pool, or if its old extents are certainly the first free ones (lvs -o+seg_pe_ranges, pvs --segments): lvextend -L %[1]db %[3]s. Otherwise it uses other extents, which damages the filesystem", size, name.VG, name)
+	return fmt.Sprintf("restore the metadata that has its extents, if nothing else in %[2]s was changed since: cp /etc/lvm/backup/%[2]s . (the next change overwrites it); vgcfgrestore --list %[2]s; vgcfgrestore -f FILE %[2]s, with the FILE from *before* the lvreduce, or, if older metadata was restored, the newest one (also that copy) in which it has this size; lvchange --refresh %[3]s. If something else was changed, give it the same extents that FILE has (docs/operations.md): lvextend -L %[1]db %[3]s PV:FIRST-LAST. If they are not free, another volume has them, and only a backup has the end of the filesystem. Without PV:FIRST-LAST lvextend uses other extents, which damages the filesystem, except in a thin pool", size, name.VG, name)
 }
 
 // CutFile returns the remedy for a filesystem of that size on a smaller loop device. The space beyond the

@@ -324,7 +324,7 @@ func TestShrunk(t *testing.T) {
 		h.sh("sync")
 		h.lvm("lvreduce", "-f", "-y", "-L", "320M", "vg0/"+name)
 		h.refused(expand(), name, "do not run fsck")
-		remedy := fmt.Sprintf("lvextend -L %db vg0/%s", size-mib, name)
+		remedy := fmt.Sprintf("lvextend -L %db vg0/%s PV:FIRST-LAST", size-mib, name)
 		h.eventually("status shows it", func() string {
 			s := h.story(name)
 			if slices.ContainsFunc(s.Refused, func(r string) bool { return strings.Contains(r, remedy) && strings.Contains(r, "320 MiB") }) {
