@@ -150,6 +150,9 @@ func (s *facts) stale() {
 		back := "look at the disks and at dmesg. A pod that has it mounted gets errors, until its disk is back and the volume was unmounted and deactivated"
 		wrong(cmp.Or(d.Repair, back), "%s", d.Broken)
 	}
+	if d.NoNode != "" {
+		wrong(d.MakeNode, "%s", d.NoNode)
+	}
 	for _, r := range d.Rivals {
 		wrong(r.Hint+". Until then flexd mounts the volume for no further pod; if both were written, copy the data off first", "%s", r.Text)
 	}

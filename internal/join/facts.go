@@ -104,6 +104,8 @@ type Device struct {
 
 	LostSnapshot string  // a snapshot that LVM deactivates with it, and whose contents are lost, "" = none
 	Part         bool    // it shows only a part of its file
+	NoNode       string  // why its node is missing, "" = it is there
+	MakeNode     string  // the remedy for NoNode
 	Merges       bool    // the kernel merges a snapshot into it
 	Placed       bool    // its whole table was compared with the metadata; otherwise Misplaced may be incomplete
 	Misplaced    string  // how its extents or its type differ from the metadata

@@ -299,6 +299,9 @@ func TestDisagreements(t *testing.T) {
 		}}, []string{"read-only data: mount -o remount,rw " + pod}},
 		{"a read-only mount remounted read-write", []func(*Group){func(g *Group) { g.Claims[0].ReadOnly = true }}, []string{"read-only data: the mount at " + pod + ", for pod default/web-0|requested read-only|mount -o remount,bind,ro " + pod}},
 		{"a loop device without a sector", []func(*Group){unclaimed, leased, func(g *Group) { g.Kind, g.Devices[0].Size = "loopdev", 0 }}, []string{"stale-mapping data: 64 MiB|has 0 bytes|losetup -c /dev/dm-3"}},
+		{"a loop device without a node", []func(*Group){func(g *Group) {
+			g.Kind, g.Devices[0].NoNode, g.Devices[0].MakeNode = "loopdev", "/dev/dm-3 does not exist", "mknod /dev/dm-3"
+		}}, []string{"stale-mapping data: /dev/dm-3 does not exist|mknod /dev/dm-3"}},
 		{"a loop device with a size limit", []func(*Group){func(g *Group) { g.Kind, g.Devices[0].Size, g.Devices[0].Part = "loopdev", 8<<20, true }}, []string{"stale-mapping data: size limit|losetup -d /dev/dm-3"}},
 		{"mounted read-only as it was asked", []func(*Group){func(g *Group) { g.Claims[0].ReadOnly, g.Mounts[0].ReadOnly = true, true }}, nil},
 		{"remounted read-only while its claim is released", []func(*Group){func(g *Group) { g.Claims[0].Phase, g.Mounts[0].ReadOnly = volume.Releasing, true }}, nil},

@@ -119,6 +119,9 @@ func (p *Provider) loopsOf(ctx context.Context, lv volume.LV, file string, at In
 	if all.own != nil && all.own.Part {
 		all.reasons = append(all.reasons, fmt.Sprintf("/dev/%s was made to show only a part of %s (losetup -l /dev/%[1]s): delete the pods that use it, and it is attached again; if its group has `deactivate: never`, then: losetup -d /dev/%[1]s", all.own.Name, file))
 	}
+	if all.own != nil && all.own.NoNode != "" {
+		all.reasons = append(all.reasons, all.own.NoNode+": "+all.own.MakeNode)
+	}
 	return all, nil
 }
 
@@ -182,7 +185,7 @@ func (p *Provider) lastDevice(lv volume.LV, file string, at Inode) (volume.Devic
 		return volume.Device{}, false
 	}
 	l, err := p.kernel.Loop(last.loop)
-	if err != nil || l.BackingFile != file || l.Deleted || l.Part {
+	if err != nil || l.BackingFile != file || l.Deleted || l.Part || l.NoNode != "" {
 		return volume.Device{}, false
 	}
 	id, ok := p.remembered(l.Seq)

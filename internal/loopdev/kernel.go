@@ -109,6 +109,8 @@ type Loop struct {
 	ReadOnly    bool
 	Part        bool  // it has an offset or a size limit, which flexd never sets
 	Inode       Inode // of the backing file; only where it was just attached
+
+	NoNode, MakeNode string // see noNode; only of a device with a backing file
 }
 
 // errChanging is the error of a device that was attached anew while it was looked at.
@@ -325,6 +327,7 @@ func (kernel) Loop(name string) (Loop, error) {
 		return Loop{}, err
 	}
 	if l.BackingFile != "" {
+		l.NoNode, l.MakeNode = noNode(name, l.Number)
 		for _, limit := range []string{"/loop/offset", "/loop/sizelimit"} {
 			n, err := sysfs.Uint(dir + limit)
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {

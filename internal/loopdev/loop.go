@@ -184,16 +184,28 @@ func attach(a attachArg) (Loop, error) {
 // checkNode verifies that a loop device has its node. The kernel makes none where something else is, such as the
 // directory of a hostPath volume, which is not to be opened.
 func checkNode(name string) error {
-	path := "/dev/" + name
 	number, err := sysfs.Line("/sys/block/" + name + "/dev")
-	if err != nil || mount.IsNode(path, number) {
+	if err != nil {
 		return err
+	}
+	if why, remedy := noNode(name, number); why != "" {
+		return fmt.Errorf("%s: %s", why, remedy)
+	}
+	return nil
+}
+
+// noNode returns why a loop device with that number has no node, and the remedy; "" = it has one.
+func noNode(name, number string) (why, remedy string) {
+	path := "/dev/" + name
+	if mount.IsNode(path, number) {
+		return "", ""
 	}
 	mknod := fmt.Sprintf("mknod -m 660 %s b %s", path, strings.Replace(number, ":", " ", 1))
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%s does not exist: flexd needs the host's /dev, where the kernel makes the nodes of new devices (devtmpfs); if it was removed there: %s", path, mknod)
+		return path + " does not exist", "flexd needs the host's /dev, where the kernel makes the nodes of new devices (devtmpfs); if it was removed there: " + mknod
 	}
-	return fmt.Errorf("%s is not the block device %s: a program made or replaced it. Move it away, and make the node: mv --backup=numbered -T %[1]s %[1]s.moved && %[3]s", path, number, mknod)
+	return fmt.Sprintf("%s is not the block device %s: a program made or replaced it", path, number),
+		fmt.Sprintf("move it away, and make the node: mv --backup=numbered -T %[1]s %[1]s.moved && %[2]s", path, mknod)
 }
 
 // freeAfter returns the first loop device after n that has no file, and creates it if it does not exist.

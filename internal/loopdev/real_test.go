@@ -1100,6 +1100,42 @@ func TestNodeOfLoopDevice(t *testing.T) {
 	n.deactivate(lv, n.device(lv))
 }
 
+// The node of an attached device was replaced or removed: nothing is set up on what is there, and the error and the
+// check have the remedy of a deactivation.
+func TestNodeReplaced(t *testing.T) {
+	n := newNode(t)
+	lv := n.create("a", mib)
+	n.ownDev()
+	d := n.activate(lv)
+	for name, replace := range map[string]string{
+		"another device": `rm "$0" && mknod "$0" b 1 511`,
+		"a file":         `rm "$0" && echo data >"$0"`,
+		"missing":        `rm "$0"`,
+	} {
+		n.device(lv) // now it is known as the only device
+		n.sh("sh", "-c", replace, d.Path)
+		got := n.device(lv)
+		mknod := got.Reason[strings.LastIndex(got.Reason, ": ")+1:]
+		if !got.Unusable || !strings.Contains(mknod, "mknod -m 660 "+d.Path+" b 7 ") {
+			t.Fatalf("%s: got %+v", name, got)
+		}
+		if err := n.Activate(t.Context(), n.lock, lv); err == nil || !strings.Contains(err.Error(), got.Reason) {
+			t.Errorf("%s: activate: %v", name, err)
+		}
+		if err := n.Deactivate(t.Context(), n.lock, lv, d); err == nil || !strings.Contains(err.Error(), got.Reason) {
+			t.Errorf("%s: deactivate: %v", name, err)
+		}
+		if s := n.Survey(t.Context(), "vg0", true); s.Kernel != "" || len(s.Devices) != 1 || s.Devices[0].NoNode+": "+s.Devices[0].MakeNode != got.Reason {
+			t.Errorf("%s: survey: %+v", name, s)
+		}
+		n.sh("sh", "-c", mknod)
+		if got := n.device(lv); got.Unusable {
+			t.Fatalf("%s, after the remedy: got %+v", name, got)
+		}
+	}
+	n.deactivate(lv, d)
+}
+
 // ownDev mounts another /dev for this test, with the nodes of loop devices only.
 func (n *node) ownDev() {
 	n.Helper()

@@ -183,7 +183,7 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		name := volume.Name{VG: vg, LV: filepath.Base(path)}
 		d := p.deviceOf(name, l)
 		all = append(all, join.Device{
-			UUID: id.UUID, Name: name.LV, Kernel: d.Path, Path: d.Path, Number: d.Number, Size: d.Size, Open: -1, ReadOnly: d.ReadOnly, Part: l.Part, Rivals: rivals,
+			UUID: id.UUID, Name: name.LV, Kernel: d.Path, Path: d.Path, Number: d.Number, Size: d.Size, Open: -1, ReadOnly: d.ReadOnly, Part: l.Part, NoNode: l.NoNode, MakeNode: l.MakeNode, Rivals: rivals,
 		})
 	}
 	return all, nil
