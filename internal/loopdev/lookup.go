@@ -2,7 +2,9 @@ package loopdev
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 
 	"github.com/flexd/flexd/internal/volume"
@@ -52,20 +54,65 @@ func (p *Provider) former(ctx context.Context, name volume.Name, file string) st
 		return "" // Device returns the error
 	}
 	for _, loop := range p.candidates(s, name, file, Inode{}, "") {
-		l, err := p.kernel.Loop(loop)
-		id, known := p.remembered(l.Seq)
-		if err != nil || !known {
-			continue
-		}
-		if l = p.askDeleted(ctx, l); p.keptHere(l, name) {
-			return formerFile(l, id, file).String()
-		}
-		if !l.Deleted && p.notedRival(l.Seq) == name {
-			l.Hidden = p.hidden(l, id)
-			return formerRival(l, id.UUID, name, file, true).String()
+		if l, err := p.kernel.Loop(loop); err == nil {
+			if former := p.formerIn(ctx, l, name, file, true); former != "" {
+				return former
+			}
 		}
 	}
 	return ""
+}
+
+// formerIn says that a device has the former file with a volume's name, if it has; see formerRival for taken.
+func (p *Provider) formerIn(ctx context.Context, l Loop, name volume.Name, file string, taken bool) string {
+	id, known := p.remembered(l.Seq)
+	if !known {
+		return ""
+	}
+	if l = p.askDeleted(ctx, l); p.keptHere(l, name) {
+		return formerFile(l, id, file).String()
+	}
+	if !l.Deleted && p.notedRival(l.Seq) == name {
+		l.Hidden = p.hidden(l, id)
+		return formerRival(l, id.UUID, name, file, taken).String()
+	}
+	return ""
+}
+
+// checkVacant refuses the creation of a volume while a device may have the data of one with its name. Its record may be
+// lost, and the saved identity of the device, too: then a device of a deleted file counts as this node's.
+func (p *Provider) checkVacant(ctx context.Context, name volume.Name, file string) error {
+	s, err := p.look(ctx)
+	if err != nil {
+		return err
+	}
+	linked := p.linked(name)
+	for _, l := range s.loops {
+		if l.BackingFile != file && l.Name != linked && p.notedRival(l.Seq) != name {
+			continue
+		}
+		l, id, err := p.loop(ctx, l.Name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // detached meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		former := p.formerIn(ctx, l, name, file, false)
+		if former == "" && l.BackingFile == file {
+			_, saved := p.restore(l.Seq)
+			switch {
+			case l.Deleted || id.deleted():
+				former = formerFile(l, id, file).String()
+			case saved:
+				former = fmt.Sprintf("/dev/%s is attached to a file with that name, which is below a later mount (findmnt -T %s), or whose filesystem was unmounted: mount it there again, and nothing over it; if its data is not needed: losetup -d /dev/%[1]s", l.Name, volume.Quote(file))
+			}
+		}
+		if former != "" {
+			return volume.Errorf(volume.DataMissing, "it does not exist, but a loop device may have its data: %s", former)
+		}
+	}
+	return nil
 }
 
 // foreign returns why flexd must not use a file; "" = it may.

@@ -141,6 +141,14 @@ func (n *node) create(lv string, size int64) volume.LV {
 	return n.lookUp(lv)
 }
 
+// restore makes another volume at the name of one that may have a device.
+func (n *node) restore(lv string) volume.LV {
+	n.Helper()
+	n.create("restored", 16*mib)
+	n.sh("mv", n.dir+"/restored", n.dir+"/"+lv)
+	return n.lookUp(lv)
+}
+
 func (n *node) device(lv volume.LV) volume.Device {
 	n.Helper()
 	d, err := n.Device(n.Context(), lv)
@@ -554,7 +562,7 @@ func TestRecreatedFile(t *testing.T) {
 	if err := os.Remove(filepath.Join(n.dir, "a")); err != nil {
 		t.Fatal(err)
 	}
-	lv := n.create("a", 16*mib)
+	lv := n.restore("a")
 	if lv.UUID == old.UUID {
 		t.Fatal("the uuid was inherited")
 	}
@@ -780,6 +788,51 @@ func TestKeptWithoutCall(t *testing.T) {
 	}
 }
 
+// A missing volume is not created while a device has its data, also if flexd has lost the record of its filesystem, which
+// only the reconciler has, and its saved identities and links.
+func TestCreateBesideKept(t *testing.T) {
+	for name, row := range map[string]struct {
+		lose   string // what happens to the file of the volume "a"
+		want   string
+		noNote bool // also without runDir
+	}{
+		"removed":       {`rm "$0"`, "still has a deleted file with that name", true},
+		"replaced":      {`mv "${0%a}b" "$0" && rm "$0"`, "still has a deleted file with that name", true},
+		"renamed first": {`mv "$0" "${0%a}c" && rm "${0%a}c"`, "still has a deleted file with that name", false},
+		"moved, copied": {`mv "$0" "${0%/*}/../away" && cp -a "${0%/*}/../away" "$0"`, "had the name vg0/a", false},
+		"mounted over":  {`mount -t tmpfs flexd-test "${0%/a}"`, "below a later mount", false},
+	} {
+		for _, runDir := range []bool{true, false} {
+			if !runDir && !row.noNote {
+				continue // nothing shows the name
+			}
+			n := newNode(t)
+			n.Cleanup(func() { _ = umount.Plain(n.dir) })
+			lv := n.create("a", 16*mib)
+			n.create("b", 16*mib)
+			d := n.activate(lv)
+			n.sh("sh", "-c", row.lose, n.dir+"/a")
+			if name == "moved, copied" {
+				n.Survey(t.Context(), "vg0", true)
+				n.sh("rm", n.dir+"/a")
+			}
+			if !runDir {
+				n.sh("rm", "-r", n.linkDir)
+			}
+			n.restart()
+			err := n.Create(t.Context(), n.lock, lv.Name, 16*mib, "")
+			if err == nil || volume.CodeOf(err) != volume.DataMissing || !strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), "losetup -d "+d.Path) {
+				t.Errorf("%s, runDir %v: %v", name, runDir, err)
+			}
+			if can := n.CanCreate(t.Context(), lv.Name, 16*mib, ""); err != nil && (can == nil || can.Error() != err.Error()) {
+				t.Errorf("%s, runDir %v: CanCreate: %v", name, runDir, can)
+			}
+			n.detach(d)
+			n.create("a", 16*mib)
+		}
+	}
+}
+
 // The device of a replaced file is kept, also if its note cannot be written, and the refusal of a file without a uuid
 // at its name begins with that device.
 func TestKeptWithoutNote(t *testing.T) {
@@ -888,7 +941,7 @@ func TestReplacedWithoutLink(t *testing.T) {
 				t.Fatalf("got %+v", got)
 			}
 			n.sh("rm", "-f", n.dir+"/"+lv.Name.LV)
-			restored := n.create(lv.Name.LV, 16*mib)
+			restored := n.restore(lv.Name.LV)
 			n.restart()
 			if got := n.device(restored); !got.Unusable || !strings.Contains(got.Reason, d.Path+" still has a deleted file") || !strings.Contains(got.Reason, n.dir+"/"+lv.Name.LV+"-rescued") {
 				t.Errorf("got %+v", got)

@@ -36,7 +36,7 @@ func (p *Provider) keptHere(l Loop, name volume.Name) bool {
 
 // formerFile says that a device has the former file at a volume's path, or may have it.
 func formerFile(l Loop, id identity, file string) join.Rival {
-	text := fmt.Sprintf("/dev/%s still has a deleted file with that name, of the volume %s", l.Name, id.UUID)
+	text := fmt.Sprintf("/dev/%s still has a deleted file with that name, of the volume %s", l.Name, cmp.Or(id.UUID, "without a uuid"))
 	if l.Silent {
 		text = fmt.Sprintf("/dev/%s may have a deleted file, of the volume %s: %s shows another file, or none, and the device does not answer", l.Name, id.UUID, l.BackingFile)
 	}

@@ -17,6 +17,7 @@ type scan struct {
 	done    chan struct{}
 	end     time.Time
 	err     error
+	loops   []Loop
 	byFile  map[string][]string
 	byUUID  map[volume.UUID][]string
 	byInode map[Inode][]string
@@ -100,7 +101,7 @@ func (p *Provider) scan(ctx context.Context, s *scan) {
 
 func (s *scan) index(loops []Loop, known map[uint64]identity, asked map[uint64]*question) {
 	s.byFile, s.byUUID, s.byInode = map[string][]string{}, map[volume.UUID][]string{}, map[Inode][]string{}
-	s.byBase = map[string][]uint64{}
+	s.byBase, s.loops = map[string][]uint64{}, loops
 	for _, l := range loops {
 		s.newest = max(s.newest, l.Seq)
 		s.byFile[l.BackingFile] = append(s.byFile[l.BackingFile], l.Name)

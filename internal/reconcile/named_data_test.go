@@ -107,6 +107,44 @@ func recorded(e *hosttest.Env, lv string) {
 	})
 }
 
+// The file of a volume in use is removed, and flexd loses its records, its notes and links, or both: no empty volume is
+// created beside the device that has the data.
+func TestRemovedWithoutRecords(t *testing.T) {
+	for name, lost := range map[string]func(e *hosttest.Env) []string{
+		"stateDir": func(e *hosttest.Env) []string { return []string{e.Records()} },
+		"runDir":   func(e *hosttest.Env) []string { return []string{e.Notes(), filepath.Join(e.Config.RunDir, "dev")} },
+		"both": func(e *hosttest.Env) []string {
+			return []string{e.Records(), e.Notes(), filepath.Join(e.Config.RunDir, "dev")}
+		},
+	} {
+		onLoops(t, name, func(t *testing.T, e *hosttest.Env) {
+			e.Patient = true
+			k, a := hosttest.NewKubelet(e, false), pod("a")
+			works(t, k.Up(a))
+			works(t, e.M.Write(k.Dir(a)))
+			d, err := os.Readlink(filepath.Join(e.Config.RunDir, "dev/vg0/data"))
+			works(t, err)
+			e.Crash()
+			works(t, e.M.Umount(k.Dir(a)))
+			works(t, os.Remove(e.File("data")))
+			for _, dir := range lost(e) {
+				works(t, os.RemoveAll(dir))
+			}
+			e.Start()
+			why := "/dev/" + filepath.Base(d) + " still has a deleted file with that name"
+			if name == "runDir" {
+				why = "flexd has seen a filesystem on a volume of that name"
+			}
+			fails(t, k.Up(a), why)
+			if e.M.Exists(e.File("data")) {
+				t.Error("it was created")
+			}
+			shell(t, "losetup -d "+d)
+			works(t, k.Finish(a))
+		})
+	}
+}
+
 // If a renamed volume is missing, it is not replaced by an empty one with its new name; its old name is free.
 func TestRenamedAndMissing(t *testing.T) {
 	for name, follow := range map[string]func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, b hosttest.Pod){
