@@ -26,9 +26,9 @@ const (
 // A Kernel reads names, attributes and sysfs, without a child. It opens no device.
 type Kernel interface {
 	// File reads the attributes of a volume's file, without following a symlink. A missing
-	// file is not an error.
+	// file is not an error, also if something else is in the place of a directory.
 	File(path string) (FileInfo, error)
-	// Files lists the names in a directory.
+	// Files lists the names in a directory. If it is none, errors.Is(err, fs.ErrNotExist) holds, too.
 	Files(dir string) ([]string, error)
 	// Directory returns a directory as the kernel names it, without symlinks. A missing
 	// directory keeps its given name.
@@ -201,7 +201,7 @@ func (kernel) Directory(dir string) (string, error) {
 
 func (kernel) File(path string) (FileInfo, error) {
 	var st unix.Statx_t
-	if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st); errors.Is(err, unix.ENOENT) {
+	if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st); errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return FileInfo{}, nil
 	} else if err != nil {
 		return FileInfo{}, &fs.PathError{Op: "statx", Path: path, Err: err}
@@ -250,7 +250,10 @@ func (kernel) Space(dir string) (Space, error) {
 func (kernel) NeedsSpace(path string) (bool, error) { return mount.NeedsSpace(path) }
 
 func (kernel) Files(dir string) ([]string, error) {
-	d, err := os.Open(dir)
+	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, unix.ENOTDIR) {
+		return nil, fmt.Errorf("%w (%w)", err, fs.ErrNotExist)
+	}
 	if err != nil {
 		return nil, err
 	}

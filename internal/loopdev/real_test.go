@@ -756,7 +756,8 @@ func TestKeptWithoutCall(t *testing.T) {
 			n.sh("cp", "-a", n.dir+"1/a", n.dir+"/a")
 		}, survey, missing}},
 		"not known": {"is unknown: volume group vg1", []func(*node, string){func(n *node, _ string) {
-			n.dirs["vg1"] = n.lock // no directory
+			n.dirs["vg1"] = n.dir + "/../circle"
+			n.sh("ln", "-s", "circle", n.dirs["vg1"])
 			n.sh("mv", n.dir+"/a", n.dir+"/../away")
 		}}},
 		"two copies, one left": {"a", []func(*node, string){moved, func(n *node, _ string) { n.sh("cp", "-a", n.dir+"/a", n.dir+"/b") }, survey, missing}},
@@ -786,6 +787,43 @@ func TestKeptWithoutCall(t *testing.T) {
 			n.detach(d)
 		})
 	}
+}
+
+// A file is in the place of a directory: what is below it is absent, and not unreadable. The group is missing, and the
+// device of a file that its path does not show is kept, since a copy is in another group.
+func TestFileForDirectory(t *testing.T) {
+	n := newNode(t)
+	above := n.dir + "1"
+	n.dirs["vg1"] = above + "/sub"
+	n.sh("mkdir", "-p", n.dirs["vg1"])
+	name := volume.Name{VG: "vg1", LV: "a"}
+	if err := n.Create(t.Context(), n.lock, name, 16*mib, ""); err != nil {
+		t.Fatal(err)
+	}
+	lv, err := n.LookUp(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := n.activate(lv)
+	n.sh("cp", "-a", n.dirs["vg1"]+"/a", n.dir+"/copy")
+	n.sh("mount", "-t", "tmpfs", "flexd-test", above)
+	n.Cleanup(func() { _ = umount.Plain(above) })
+	n.sh("touch", n.dirs["vg1"])
+	if _, err := n.LookUp(t.Context(), name); volume.CodeOf(err) != volume.NotFound {
+		t.Errorf("got %v", err)
+	}
+	if s := n.Survey(t.Context(), "vg1", true); !s.Gone || !strings.Contains(s.Metadata, "there is no directory") {
+		t.Errorf("survey: %+v", s)
+	}
+	lost := volume.LV{Name: name, UUID: lv.UUID}
+	if err := n.Deactivate(t.Context(), n.lock, lost, d); err == nil || !strings.Contains(err.Error(), "it stays active") || !strings.Contains(err.Error(), n.dir+"/copy") {
+		t.Errorf("got %v", err)
+	}
+	n.sh("rm", n.dir+"/copy")
+	n.noteRival(d.Seq, volume.Name{}) // an operator has decided
+	n.dirs["vg2"] = n.lock            // a file, with nothing below it
+	n.sh("touch", n.lock)
+	n.deactivate(lost, d)
 }
 
 // A missing volume is not created while a device has its data, also if flexd has lost the record of its filesystem, which
