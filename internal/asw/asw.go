@@ -140,7 +140,8 @@ func (o *Observer) Assemble(ctx context.Context, t Target, table *mounttable.Tab
 	for _, dir := range t.Dirs {
 		s := o.targetState(ctx, t, h.Device, table, dir)
 		if slices.Contains(t.Lives, dir) {
-			s.Pod, s.PodReason = o.life(dir)
+			s.PodUID = o.Place(dir).Pod
+			s.Pod, s.PodReason = o.life(s.PodUID)
 		}
 		h.Targets[dir] = s
 	}

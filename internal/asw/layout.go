@@ -97,9 +97,8 @@ func (o *Observer) Strays() (all []volume.Stray) {
 	return all
 }
 
-// life reports whether the pod of a directory still has a process.
-func (o *Observer) life(dir string) (volume.Life, string) {
-	uid := o.Place(dir).Pod
+// life reports whether a pod still has a process.
+func (o *Observer) life(uid string) (volume.Life, string) {
 	switch {
 	case uid == "":
 		return volume.LifeUnknown, "no pod's directory"

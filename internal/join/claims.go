@@ -56,6 +56,15 @@ func (s *facts) claimed() (missing bool, stale []Mount) {
 				hint = "delete the pods that use " + c.Dir + ", so that kubelet unmounts it"
 			}
 		}
+		var left []string
+		for _, m := range s.mounts() {
+			if m.BindLeft && m.Pod == c.Pod {
+				left = append(left, m.Dir)
+			}
+		}
+		if len(left) > 0 {
+			hint += "; if a subPath of the pod is mounted after its end: " + volume.UnmountCommand(left)
+		}
 		switch {
 		case s.g.Metadata == "" && s.volume == nil:
 			text += "; the volume itself is gone, too"

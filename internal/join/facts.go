@@ -140,8 +140,9 @@ type Claim struct {
 	Phase volume.Phase
 	For   string // "pod default/web-0", "kubelet's global mount"
 
-	ReadOnly bool // it was requested read-only
-	Found    bool // flexd did not make its mount, or does not know whether it did
+	Pod      string // the uid of the pod with that directory; "" = none
+	ReadOnly bool   // it was requested read-only
+	Found    bool   // flexd did not make its mount, or does not know whether it did
 }
 
 // A Lease is a note that a volume is to stay active.
@@ -158,6 +159,7 @@ type Mount struct {
 	Device   string // number of the block device, "" = none
 	What     string // "ext4 from /dev/dm-3"
 	Owner    volume.Owner
+	Pod      string // the uid of the pod that has it; "" = none
 	Other    bool   // Elsewhere, at a directory of another driver
 	BindLeft bool   // Elsewhere, a bind of kubelet's whose original is gone
 	Outside  bool   // Ours, but not below a present root

@@ -306,19 +306,21 @@ func TestReleaseYieldsToKubelet(t *testing.T) {
 	})
 }
 
+// bindSubPath mounts a subPath of a pod as kubelet does, and returns its directory.
+func bindSubPath(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, a hosttest.Pod) string {
+	t.Helper()
+	dir := e.Root + "/pods/" + a.UID + "/volume-subpaths/data/c/0"
+	works(t, e.M.Mkdir(dir))
+	works(t, e.M.Bind(k.Dir(a)+"/sub", dir))
+	return dir
+}
+
 // A subPath that kubelet has left would keep the volume from other pods after the release. So the release is refused until it
 // is unmounted, and the listing names it.
 func TestOrphanWithSubPath(t *testing.T) {
-	bind := func(t *testing.T, e *hosttest.Env, k *hosttest.Kubelet, a hosttest.Pod) string {
-		t.Helper()
-		dir := e.Root + "/pods/" + a.UID + "/volume-subpaths/data/c/0"
-		works(t, e.M.Mkdir(dir))
-		works(t, e.M.Bind(k.Dir(a)+"/sub", dir))
-		return dir
-	}
 	onSim(t, "an operator", func(t *testing.T, e *hosttest.Env) {
 		k, a, o := orphaned(t, e)
-		dir := bind(t, e, k, a)
+		dir := bindSubPath(t, e, k, a)
 		listed := func(text string) bool {
 			return strings.Contains(text, "restart kubelet") && strings.Contains(text, "first: umount "+dir)
 		}
@@ -336,7 +338,7 @@ func TestOrphanWithSubPath(t *testing.T) {
 	onSim(t, "flexd itself", func(t *testing.T, e *hosttest.Env) {
 		after(e, time.Hour)
 		k, a, _ := orphaned(t, e)
-		dir := bind(t, e, k, a)
+		dir := bindSubPath(t, e, k, a)
 		k.Kill()
 		time.Sleep(3 * time.Hour)
 		if !e.M.IsMountPoint(k.Dir(a)) {
@@ -506,6 +508,41 @@ func TestReleaseWithoutMount(t *testing.T) {
 		works(t, reclaim(e, o.UUID, o.Dir))
 		e.Empty()
 		works(t, k.Finish(a))
+	})
+	onSim(t, "a claim whose subPath is left", func(t *testing.T, e *hosttest.Env) {
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		cgroup(t, e, a, "0")
+		works(t, k.Start(a))
+		dir := bindSubPath(t, e, k, a)
+		works(t, e.M.Umount(k.Dir(a)))
+		e.Eventually("status names it", func() bool { return strings.Contains(differ(e), "claimed-missing data") })
+		o := only(t, e, "claimed-missing", k.Dir(a))
+		if !strings.Contains(o.Hint, "umount "+dir) || !strings.Contains(o.Refused, "first: umount "+dir) || len(o.Plan) > 0 {
+			t.Errorf("%+v", o)
+		}
+		says(t, reclaim(e, o.UUID, o.Dir), "first: umount "+dir)
+		works(t, e.M.Umount(dir))
+		works(t, e.M.Remove(dir))
+		e.Eventually("the hint does not name the subPath", func() bool { return !strings.Contains(only(t, e, "claimed-missing").Hint, dir) })
+		works(t, reclaim(e, o.UUID, o.Dir))
+		e.Empty()
+	})
+	onSim(t, "a claim of a volume that is mounted elsewhere", func(t *testing.T, e *hosttest.Env) {
+		k, a, other := hosttest.NewKubelet(e, false), pod("a"), e.Root+"/other"
+		cgroup(t, e, a, "0")
+		works(t, k.Start(a))
+		works(t, e.M.Mkdir(other))
+		works(t, e.M.Bind(k.Dir(a), other))
+		works(t, e.M.Umount(k.Dir(a)))
+		e.Eventually("status names it", func() bool { return strings.Contains(differ(e), "claimed-missing data") })
+		o := only(t, e, "claimed-missing", k.Dir(a))
+		if strings.Join(o.Plan, ",") != "forget the claim,leave the volume active: it is mounted at "+other {
+			t.Errorf("%+v", o)
+		}
+		works(t, reclaim(e, o.UUID, o.Dir))
+		works(t, e.M.Umount(other))
+		works(t, e.M.Remove(other))
+		e.Empty()
 	})
 	onSim(t, "a claim whose volume is gone", func(t *testing.T, e *hosttest.Env) {
 		k, a := hosttest.NewKubelet(e, false), pod("a")

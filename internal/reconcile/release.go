@@ -75,7 +75,8 @@ func (n *Node) dryRun(ctx context.Context, d status.Finding) (plan []string, ref
 	if err != nil {
 		return nil, "the mount table cannot be read: " + err.Error()
 	}
-	v := volume.Plan(w, n.Observer.Assemble(ctx, t, table))
+	h := n.Observer.Assemble(ctx, t, table)
+	v := volume.Plan(w, h)
 	for _, r := range v.Refused {
 		if r.Call == c.ID {
 			return nil, r.Reason
@@ -88,12 +89,15 @@ func (n *Node) dryRun(ctx context.Context, d status.Finding) (plan []string, ref
 		switch s.Kind {
 		case volume.Unmount:
 			plan = append(plan, "umount "+s.Dir)
+			h.Mounts = slices.DeleteFunc(h.Mounts, func(m volume.Mount) bool { return m.Dir == s.Dir })
 		case volume.Deactivate:
 			plan = append(plan, "deactivate the volume")
 		case volume.Drop:
 			plan = append(plan, "forget the claim")
 			switch {
 			case !s.Lease || w.NeverDeactivate:
+			case len(h.Mounts) > 0:
+				plan = append(plan, "leave the volume active: it is mounted at "+h.Mounts[0].Dir)
 			case n.shared(name.VG):
 				plan = append(plan, "deactivate the volume")
 			default:

@@ -41,12 +41,12 @@ func Orphans(w Want, h Have, life func(dir string) (Life, string)) (all []Orphan
 	return all
 }
 
-// subPaths returns kubelet's mounts of parts of the volume, by the uid of their pod. While one is left after the
-// release of its pod's mount, the volume is given to no pod.
+// subPaths returns kubelet's mounts of parts of the volume, by the uid of their pod. While one is left without its
+// pod's mount, the volume is given to no pod.
 func subPaths(h Have) map[string][]string {
 	parts := map[string][]string{}
 	for _, m := range h.Mounts {
-		if m.Owner == Kubelets {
+		if m.Owner == Kubelets || m.BindLeft {
 			parts[m.Pod] = append(parts[m.Pod], m.Dir)
 		}
 	}
@@ -123,13 +123,9 @@ func (p *planner) needed(call Call, spot TargetState) string {
 		return "its pod still runs (" + spot.PodReason + "): delete the pod; kubelet then unmounts it"
 	case kind == Published && spot.Pod == LifeUnknown && spot.This:
 		return fmt.Sprintf("whether its pod still runs is unknown (%s). If it does not: umount %s; flexd notices", orUnknown(spot.PodReason), call.Dir)
-	case kind == Published && spot.This:
-		i := slices.IndexFunc(p.h.Mounts, func(m Mount) bool { return m.Dir == call.Dir })
-		if i < 0 {
-			break
-		}
-		if parts := subPaths(p.h)[p.h.Mounts[i].Pod]; len(parts) > 0 {
-			return fmt.Sprintf("a subPath of its pod is still mounted, and would keep the volume from other pods: restart kubelet, which unmounts both; if it does not, first: %s", UnmountCommand(parts))
+	case kind == Published:
+		if parts := subPaths(p.h)[spot.PodUID]; len(parts) > 0 {
+			return fmt.Sprintf("a subPath of its pod is still mounted, and keeps the volume from other pods after the release: restart kubelet, which unmounts the pod's volumes; if it does not, first: %s", UnmountCommand(parts))
 		}
 	case kind == Staged && spot.This && p.h.Device.Activity != Active:
 		return "whether a pod has the volume mounted is unknown: " + orUnknown(p.h.Device.Reason)

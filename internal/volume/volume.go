@@ -272,6 +272,7 @@ type TargetState struct {
 	Gone    bool   // the directory does not exist (known only for claims without their mount)
 
 	Pod       Life   // the life of the pod with this directory (known only for the release of an orphan)
+	PodUID    string // of that pod (likewise)
 	PodReason string // why Pod is unknown, or the evidence
 }
 
