@@ -349,7 +349,7 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 		what := fault
 		// ext4 counts its errors, and an xfs shuts down: these may be read-only because their volume was.
 		if what == "" && e.owner == volume.Ours && e.Type == "btrfs" && e.SuperReadOnly && !h.Device.ReadOnly && h.LV.Presence != volume.PresenceUnknown {
-			what = "it is read-only on a writable device, as the kernel makes it after an error"
+			what = volume.ForcedReadOnly(e.Dir)
 		}
 		if what != "" {
 			h.FS.Content, h.FS.Type, h.FS.What = volume.FilesystemFailed, e.Type, what

@@ -316,7 +316,7 @@ func TestMountedInError(t *testing.T) {
 		{"ext4 was shut down", podDir, "ext4", "rw,shutdown", nil, "", "ext4 says shutdown"},
 		{"errors=remount-ro", podDir, "ext4", "ro", nil, "ext4 counts 1 errors", "ext4 counts 1 errors"},
 		{"the volume was read-only", podDir, "ext4", "ro", nil, "", ""},
-		{"btrfs was forced", globalDir, "btrfs", "ro,space_cache=v2", nil, "", "read-only on a writable device"},
+		{"btrfs was forced", globalDir, "btrfs", "ro,space_cache=v2", nil, "", "if it was remounted by hand: mount -o remount,rw " + globalDir},
 		{"a read-only volume", podDir, "xfs", "ro,norecovery", func(d *volume.Device) { d.ReadOnly = true }, "", ""},
 		{"an operator's own", "/mnt", "xfs", "ro", nil, "", ""},
 	} {

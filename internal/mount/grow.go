@@ -29,8 +29,12 @@ func grow(a growArg) error {
 	if e.Type != a.Type {
 		return fmt.Errorf("%w: %s", ErrForeign, e)
 	}
+	if what := inError(a.Device, e); what != "" {
+		return fmt.Errorf("%w: %s", ErrFailed, what)
+	}
 	if e.SuperReadOnly {
-		return fmt.Errorf("%w: %s is read-only and can't grow", ErrFailed, e)
+		why := volume.MountedReadOnly(e.Type, e.Dir)
+		return volume.Errorf(why.Code, "%s", why.Reason)
 	}
 	size, err := sizeOf(dev)
 	if err != nil {

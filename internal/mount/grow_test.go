@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -95,6 +96,39 @@ func TestSmallJournal(t *testing.T) {
 	r.sh("sh", "-c", strings.TrimSuffix(strings.ReplaceAll(remedy, "e2fsck ", "e2fsck -y "), "; losetup -d $L")) // it is the test's device
 	if got := r.probe("").Size; got != volume.Room(grown) {
 		t.Errorf("%d bytes after %s", got, refused.Hint)
+	}
+}
+
+// A filesystem that was remounted read-only is not in error, and is extended after the remedy; one with errors is in error.
+func TestGrowReadOnly(t *testing.T) {
+	for _, fs := range []string{"ext4", "xfs"} {
+		need(t, "mkfs."+fs)
+		r := newRig(t, 320*mib)
+		r.format(fs)
+		dir := r.mkdir("m")
+		r.mount(r.spec(dir))
+		r.sh("mount", "-o", "remount,ro", dir)
+		r.resize(400 * mib)
+		err := r.Grow(t.Context(), r.lock, r.dev, fs, dir)
+		if errors.Is(err, ErrFailed) || volume.CodeOf(err) != volume.Conflict || !strings.HasSuffix(err.Error(), "mount -o remount,rw "+dir) {
+			t.Errorf("%s: got %v", fs, err)
+		}
+		if fs == "ext4" {
+			sys := "/sys/fs/ext4/" + filepath.Base(r.dev.Path)
+			if err := os.WriteFile(sys+"/trigger_fs_error", []byte("flexd test"), 0o200); err != nil {
+				t.Fatal(err)
+			}
+			waitFor(t, func() bool { b, _ := os.ReadFile(sys + "/errors_count"); return string(b) != "0\n" })
+			if err := r.Grow(t.Context(), r.lock, r.dev, fs, dir); !errors.Is(err, ErrFailed) {
+				t.Errorf("in error: got %v", err)
+			}
+		} else {
+			r.sh("mount", "-o", "remount,rw", dir)
+			if err := r.Grow(t.Context(), r.lock, r.dev, fs, dir); err != nil {
+				t.Error(err)
+			}
+		}
+		r.unmount(dir)
 	}
 }
 

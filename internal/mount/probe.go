@@ -172,7 +172,7 @@ func inError(d volume.Device, e *mounttable.Entry) string {
 		}
 	}
 	if e.Type == "btrfs" && e.SuperReadOnly && !d.ReadOnly { // see asw.Observer
-		return "the filesystem is read-only on a writable device, as the kernel makes it after an error"
+		return volume.ForcedReadOnly(e.Dir)
 	}
 	if err := checkRoot(e.Dir); isFailure(err) {
 		return err.Error()

@@ -40,6 +40,12 @@ func TestEnlargedDevice(t *testing.T) {
 	if v := Plan(expand, readOnly); len(v.Steps) > 0 || len(v.Done) > 0 || len(v.Refused) != 1 || !strings.Contains(v.Refused[0].Reason, "blockdev --setrw /dev/vg/lv; if it stays read-only: remove it from activation/read_only_volume_list") {
 		t.Errorf("read-only device: got %+v", v)
 	}
+	remounted := mounted // by an operator
+	remounted.Mounts = []Mount{{Dir: dir, Type: "ext4", SuperReadOnly: true, Owner: Ours, Kind: Published}}
+	larger := Want{Claims: held, Calls: []Call{{ID: "1", Verb: Expand, Dir: dir, Size: 192 << 20}}}
+	if v := Plan(larger, remounted); len(v.Steps) > 0 || len(v.Refused) != 1 || !strings.Contains(v.Refused[0].Reason, "mounted read-only, and cannot be extended: mount -o remount,rw "+dir) {
+		t.Errorf("remounted read-only: got %+v", v)
+	}
 	if !grows(Want{Claims: held, Grow: true}, mounted) || !grows(expand, mounted) {
 		t.Error("it is not extended when the metadata has the size again")
 	}

@@ -44,18 +44,34 @@ func (p *planner) expand(c Call) {
 		p.refuse(c, NoSpace, "%s are wanted, more than the volume group's maxSize (%s): raise it in flexd's configuration", Bytes(c.Size), Bytes(c.MaxSize))
 		return
 	}
+	extends := lv.Size < c.Size || d.Size < lv.Size
+	if live := p.live(); extends && live.SuperReadOnly {
+		p.refuseWith(c, MountedReadOnly(live.Type, live.Dir))
+		return
+	}
 	p.serving = true
 	calls := []string{c.ID}
-	if (lv.Size < c.Size || d.Size < lv.Size) && p.h.FS.Content == ContentUnknown { // the filesystem could be truncated
+	if extends && p.h.FS.Content == ContentUnknown { // the filesystem could be truncated
 		p.add(Step{Kind: Inspect, Calls: calls})
 		return
 	}
-	if lv.Size < c.Size || d.Size < lv.Size {
+	if extends {
 		p.add(Step{Kind: Extend, Size: max(c.Size, lv.Size), Calls: calls})
 	}
-	if !p.grow(max(c.Size, lv.Size), calls) && lv.Size >= c.Size && d.Size >= lv.Size {
+	if !p.grow(max(c.Size, lv.Size), calls) && !extends {
 		p.done(c)
 	}
+}
+
+// MountedReadOnly refuses to extend a filesystem that is read-only on a writable device, without an error.
+func MountedReadOnly(fsType, dir string) Refusal {
+	return refusal(Conflict, "its %s is mounted read-only, and cannot be extended: mount -o remount,rw %s", fsType, Quote(dir))
+}
+
+// ForcedReadOnly describes the error of a btrfs that is read-only on a writable device. Only a remount shows
+// whether it has an error: the kernel refuses it then.
+func ForcedReadOnly(dir string) string {
+	return "it is read-only on a writable device, as the kernel makes it after an error; if it was remounted by hand: mount -o remount,rw " + Quote(dir)
 }
 
 // enlarged reports whether the device has more space than the volume. The next activation would
