@@ -185,7 +185,7 @@ func TestUnmountUnknownMount(t *testing.T) {
 		for range 2 {
 			err := k.Down(a)
 			fails(t, err, "is unknown")
-			if err != nil && (strings.Contains(err.Error(), "foreign") || strings.Contains(err.Error(), "not by flexd")) {
+			if err != nil && (strings.Contains(err.Error(), "foreign") || strings.Contains(err.Error(), "in its place")) {
 				t.Errorf("it is regarded as another driver's: %v", err)
 			}
 		}

@@ -207,9 +207,25 @@ func TestForeignMountBeforeUnmount(t *testing.T) {
 		if strings.Count(e.M.Text(), " "+k.Dir(a)+" ") != 2 {
 			t.Errorf("the tmpfs is gone\n%s", e.M.Text())
 		}
-		fails(t, k.Down(a), "not by flexd")
+		fails(t, k.Down(a), "in its place")
 		works(t, e.M.Umount(k.Dir(a)))
 		works(t, k.Finish(a))
+		e.Empty()
+	})
+}
+
+// One of flexd's volumes bound over another one: the unmount of the upper one does not say that something other than
+// flexd has mounted the lower one, and kubelet's next call unmounts that.
+func TestBoundOverEachOther(t *testing.T) {
+	onSim(t, "two volumes", func(t *testing.T, e *hosttest.Env) {
+		k, a, b := hosttest.NewKubelet(e, false), pod("a"), pod("b")
+		b.LV, b.Volume = "other", "pv2"
+		works(t, k.Up(a))
+		works(t, k.Up(b))
+		works(t, e.M.Bind(k.Dir(b), k.Dir(a)))
+		fails(t, k.Down(a), "is mounted at "+k.Dir(a)+" in its place")
+		works(t, k.Down(a))
+		works(t, k.Down(b))
 		e.Empty()
 	})
 }

@@ -40,11 +40,11 @@ var mutants = []mutant{
 	{"a mount without a note is not adopted", `if m.Owner == Ours && p.claim(m.Dir) == nil && len(p.calls(m.Dir, Release, Reclaim)) == 0 {`, `if false {`},
 	{"the last claim leaves no lease", `Lease: !p.h.Device.Released() && !p.holding()})`, `Lease: false})`},
 	{"a foreign mount is unmounted", `case spot.Other != "":
-			p.refuse(call, Busy, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
+			p.refuse(call, Busy, "%s is mounted at %s in its place: unmount that first", spot.Other, call.Dir)
 		case spot.This && !seen[call.Dir]:`, `case spot.Other != "" && false:
 		case spot.This && !seen[call.Dir]:`},
 	{"a foreign mount is released", `case spot.Other != "":
-			p.refuse(call, Busy, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
+			p.refuse(call, Busy, "%s is mounted at %s in its place: unmount that first", spot.Other, call.Dir)
 		case !spot.This`, `case !spot.This`},
 	{"a release is not noted before the umount", `c == nil || c.Phase != Releasing {
 		p.add(`, `c == nil {

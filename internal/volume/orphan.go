@@ -91,7 +91,7 @@ func (p *planner) reclaims() {
 		case spot.Unknown != "":
 			p.refuse(call, Unknown, "the volume mounted at %s is unknown: %s", call.Dir, spot.Unknown)
 		case spot.Other != "":
-			p.refuse(call, Busy, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
+			p.refuse(call, Busy, "%s is mounted at %s in its place: unmount that first", spot.Other, call.Dir)
 		case !spot.This && claim == nil:
 			p.done(call)
 		case slices.Contains(p.dropped, call.Dir): // by another call, or because its mount is gone

@@ -15,7 +15,7 @@ func (p *planner) releases() {
 		case spot.Unknown != "":
 			p.refuse(call, Unknown, "the volume mounted at %s is unknown: %s", call.Dir, spot.Unknown)
 		case spot.Other != "":
-			p.refuse(call, Busy, "%s is mounted at %s, not by flexd: unmount that first", spot.Other, call.Dir)
+			p.refuse(call, Busy, "%s is mounted at %s in its place: unmount that first", spot.Other, call.Dir)
 		case spot.This && !seen[call.Dir]:
 			p.unmount(call.Dir, p.calls(call.Dir, Release), false)
 		case spot.This:
