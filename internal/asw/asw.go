@@ -99,6 +99,7 @@ type Target struct {
 	Name  volume.Name         // its name when it was set up
 	Dirs  []string            // directories of claims and calls, resolved
 	Asked map[string][]string // directory → requested superblock options
+	FSIDs map[string]string   // directory → the btrfs that flexd has mounted there, as far as it is noted
 	FS    volume.FS           // the results of children in this turn
 	Lives []string            // of Dirs: the directories whose pods are to be observed
 	// LookUp returns the volume's metadata; nil = use its provider, and wait for it.
@@ -312,6 +313,9 @@ func (o *Observer) distinct() []Provider {
 
 // describe describes a mount where the volume of that uuid was expected.
 func (o *Observer) describe(ctx context.Context, t Target, e *mounttable.Entry) string {
+	if _, b := e.Btrfs(); b != nil && b.FSID == t.FSIDs[e.Dir] {
+		return fmt.Sprintf("its filesystem, which is on %s now, as after btrfs replace,", e.Source)
+	}
 	id, err := o.Identify(ctx, e)
 	got, name, ok := id.UUID, id.Name, id.UUID != ""
 	switch {
@@ -335,12 +339,15 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 	if h.Device.Activity != volume.Active {
 		return
 	}
-	fault := ""
-	for i, e := range o.owned(h.Device.Number, h.Device.Path, t.Dirs, table.Devices()) {
+	fault, fsid, devices := "", "", table.Devices()
+	if b := devices.Btrfs(h.Device.Number); b != nil {
+		fsid = b.FSID
+	}
+	for i, e := range o.owned(h.Device.Number, h.Device.Path, t.Dirs, devices) {
 		asked, known := t.Asked[e.Dir]
 		subvolume, _ := e.Subvolume()
 		h.Mounts = append(h.Mounts, volume.Mount{
-			Dir: e.Dir, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Type: e.Type, Super: e.Super, Subvolume: subvolume,
+			Dir: e.Dir, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Type: e.Type, Super: e.Super, Subvolume: subvolume, FSID: fsid,
 			Asked: asked, AskedKnown: known, Owner: e.owner, Kind: e.place.Kind, Pod: e.place.Pod, OtherDriver: e.otherDriver, BindLeft: e.bindLeft,
 		})
 		if i == 0 { // all mounts of a device share one superblock

@@ -36,10 +36,17 @@ func (o *Observer) Foreign(number, path string, dirs []string, table *mounttable
 // if possible.
 func (o *Observer) MountsOf(number, path string, dirs []string, devices *mounttable.Devices) []join.Mount {
 	var all []join.Mount
-	table := devices.Table
+	table, disks := devices.Table, []string(nil)
+	if b := devices.Btrfs(number); b != nil {
+		for _, d := range b.Devices {
+			if d.Number != number {
+				disks = append(disks, "/dev/"+d.Name)
+			}
+		}
+	}
 	for i, e := range o.owned(number, path, dirs, devices) {
 		whole := o.whole(e.Entry, dirs)
-		s := join.Mount{Dir: e.Dir, Device: number, What: part(e.Entry, whole) + e.Type + " from " + path, Part: !whole, Owner: e.owner, Pod: e.place.Pod, Other: e.otherDriver, BindLeft: e.bindLeft, Outside: e.outside, Options: e.Options, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
+		s := join.Mount{Dir: e.Dir, Device: number, What: part(e.Entry, whole) + e.Type + " from " + path, Part: !whole, Owner: e.owner, Pod: e.place.Pod, Other: e.otherDriver, BindLeft: e.bindLeft, Outside: e.outside, Disks: disks, Options: e.Options, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
 		if over := table.Over(e.Entry); over != nil {
 			again := o.whole(over, dirs)
 			s.Over = fmt.Sprintf("%s%s from %s at %s", part(over, again), over.Type, over.Source, over.Dir)
@@ -93,6 +100,9 @@ func (o *Observer) MountsAt(ctx context.Context, dir string, devices *mounttable
 		s.Owner, _ = rule.owner(e, whole)
 		if strings.HasPrefix(e.Number, "0:") {
 			s.Device = devices.SourceNumber(e)
+			if b := devices.Btrfs(s.Device); b != nil {
+				s.FSID, s.Source = b.FSID, e.Source
+			}
 		}
 		if s.Gone = s.Device != "" && o.NoDevice(s.Device); !s.Gone && ask {
 			id, err := o.identify(ctx, e, s.Device)

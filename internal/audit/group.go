@@ -212,7 +212,7 @@ func (s *group) addViews(g *join.Group, mounted func(dir string) bool) map[volum
 			if !mounted(c.Dir) { // kubelet's root may have been moved, and its path may be a link now
 				c.Dir = asw.Resolved(c.Dir)
 			}
-			claim := join.Claim{UUID: c.UUID, LV: c.LV, Dir: c.Dir, Phase: c.Phase, For: c.User(), Pod: s.a.Observer.Place(c.Dir).Pod, ReadOnly: c.ReadOnly, Found: c.Super == nil}
+			claim := join.Claim{UUID: c.UUID, LV: c.LV, Dir: c.Dir, Phase: c.Phase, For: c.User(), Pod: s.a.Observer.Place(c.Dir).Pod, FSID: c.FSID, ReadOnly: c.ReadOnly, Found: c.Super == nil}
 			if c.VG != s.vg {
 				claim.VG = c.VG
 			}

@@ -59,6 +59,8 @@ type Claim struct {
 	// Subvolume is the id of the btrfs subvolume that flexd has mounted there: the default may have
 	// changed since. "" = not known.
 	Subvolume string `json:"subvolume,omitempty"`
+	// FSID is the fsid of that btrfs, which btrfs replace may move to another device. "" = not known.
+	FSID string `json:"fsid,omitempty"`
 
 	// Started is the start of the caller of the newest mount call for the claim, on the boot clock;
 	// 0 = not known.

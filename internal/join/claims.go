@@ -38,6 +38,15 @@ func (s *facts) claimed() (missing bool, stale []Mount) {
 			continue // it may be the volume
 		}
 		missing = true
+		if other != nil && other.FSID != "" && other.FSID == c.FSID {
+			device, first := "DEVICE", "activate the volume, and "
+			if s.device != nil {
+				device, first = s.device.Path, ""
+			}
+			s.add(ClaimedMissing, c.Dir, fmt.Sprintf("%smove it back while it is mounted: btrfs replace start -f ID %s %s, with the devid that btrfs filesystem show %[3]s lists. Or copy its data off, delete the pods that use it, and umount %[3]s", first, device, c.Dir),
+				"the filesystem that flexd mounted at %s, for %s, is on %s now, not on the volume any more, as after btrfs replace", c.Dir, c.For, other.Source)
+			continue
+		}
 		text := fmt.Sprintf("something other than flexd unmounted it at %s, for %s", c.Dir, c.For)
 		hint := "the mounts of its pods are not affected; kubelet makes this one again when the pods are deleted and created anew"
 		if pod, ok := strings.CutPrefix(c.For, "pod "); ok {

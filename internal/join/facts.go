@@ -141,6 +141,7 @@ type Claim struct {
 	For   string // "pod default/web-0", "kubelet's global mount"
 
 	Pod      string // the uid of the pod with that directory; "" = none
+	FSID     string // the btrfs that flexd has mounted there; "" = unknown, or none
 	ReadOnly bool   // it was requested read-only
 	Found    bool   // flexd did not make its mount, or does not know whether it did
 }
@@ -175,6 +176,10 @@ type Mount struct {
 	Fault  string   // the kernel's error of the filesystem, "" = none
 	Lost   string   // the first lost write in the kernel's log, "" = none
 	Nested []string // the mount points below it
+
+	Disks  []string // the other devices of its btrfs
+	FSID   string   // of its btrfs, at a claim's directory; "" = unknown, or none
+	Source string   // the device of that btrfs
 
 	UUID    volume.UUID // its volume, if the kernel was queried for it
 	Name    volume.Name // the volume's present name in the kernel, if it is known

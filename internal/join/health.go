@@ -72,8 +72,10 @@ func (s *facts) faulty() bool {
 	if d.Failed != "" {
 		texts, hints = append(texts, d.Failed), append(hints, d.Remedy)
 	}
-	if text, hint := s.filesystem(); text != "" {
-		texts, hints = append(texts, text), append(hints, hint)
+	for _, check := range []func() (text, hint string){s.filesystem, s.disks} {
+		if text, hint := check(); text != "" {
+			texts, hints = append(texts, text), append(hints, hint)
+		}
 	}
 	if len(texts) > 0 {
 		s.add(Faulty, "", strings.Join(hints, "; "), "%s", strings.Join(texts, "; "))
@@ -116,6 +118,18 @@ func (s *facts) filesystem() (text, hint string) {
 	case lost != "":
 		return fmt.Sprintf("a write to it has failed since it was mounted, so that data of it may be lost: the kernel logged %q", lost),
 			"look at dmesg: was the disk, the thin pool or the filesystem below it full, or did it fail? Check the files that were written last. It is reported until the volume is unmounted, or flexd is restarted"
+	}
+	return "", ""
+}
+
+// disks checks for further devices of a mounted btrfs.
+func (s *facts) disks() (text, hint string) {
+	for _, m := range s.mounts() {
+		if len(m.Disks) > 0 {
+			disks := strings.Join(m.Disks, " ")
+			return fmt.Sprintf("its btrfs is on %s and on %s, and flexd mounts only filesystems on one device", s.device.Path, disks),
+				fmt.Sprintf("to keep its data on the volume, remove the others from the mounted filesystem: btrfs device remove %s %s; a replacement that runs is ended by btrfs replace cancel %[2]s", disks, m.Dir)
+		}
 	}
 	return "", ""
 }

@@ -116,6 +116,18 @@ func TestDisagreements(t *testing.T) {
 		{"mounted by another driver", []func(*Group){func(g *Group) {
 			g.Mounts = append(g.Mounts, Mount{Dir: "/d", Device: "253:3", What: "ext4 from /dev/dm-3", Owner: volume.Elsewhere, Other: true})
 		}}, []string{"mounted-unknown data: mounted at /d by another driver|Do not unmount it|Delete that pod"}},
+		{"its btrfs has another device", []func(*Group){func(g *Group) { g.Mounts[0].Disks = []string{"/dev/sdx"} }},
+			[]string{"faulty data: on /dev/dm-3 and on /dev/sdx|only filesystems on one device|btrfs device remove /dev/sdx " + pod}},
+		{"its btrfs was moved to another device", []func(*Group){func(g *Group) {
+			g.Claims[0].FSID, g.Mounts[0].FSID, g.Mounts[0].Device, g.Mounts[0].Source = "f", "f", "8:1", "/dev/sdx"
+		}}, []string{"claimed-missing data: that flexd mounted at " + pod + ", for pod default/web-0, is on /dev/sdx now|btrfs replace start -f ID /dev/dm-3 " + pod}},
+		{"another btrfs is mounted there", []func(*Group){func(g *Group) {
+			g.Claims[0].FSID, g.Mounts[0].FSID, g.Mounts[0].Device = "f", "g", "8:1"
+		}}, []string{"claimed-missing data: in place of the volume"}},
+		{"a claim without its mount, and its subPath", []func(*Group){func(g *Group) {
+			g.Claims[0].Pod = "u"
+			g.Mounts[0] = Mount{Dir: "/p", Device: "253:3", Owner: volume.Elsewhere, BindLeft: true, Pod: "u"}
+		}}, []string{"claimed-missing data: delete the pod|if a subPath of the pod is mounted after its end: umount /p", "mounted-unknown data: umount /p"}},
 		{"a subPath is left", []func(*Group){unclaimed, func(g *Group) {
 			g.Mounts = []Mount{{Dir: "/p", Device: "253:3", What: "/sub of the ext4 from /dev/dm-3", Owner: volume.Elsewhere, BindLeft: true}}
 		}}, []string{"mounted-unknown data: mounted at /p, as a subPath of a pod whose own mount of the volume is gone|restart kubelet|umount /p"}},

@@ -16,9 +16,18 @@ import (
 type sys interface {
 	// numberOf returns the device number of a node in /dev, or "".
 	numberOf(path string) string
-	// btrfs returns the device numbers of each mounted btrfs.
-	btrfs() [][]string
+	// btrfs returns each mounted btrfs.
+	btrfs() []*Btrfs
 }
+
+// A Btrfs is a mounted btrfs.
+type Btrfs struct {
+	FSID    string
+	Devices []BtrfsDevice
+}
+
+// A BtrfsDevice is a device of a btrfs; its name is the kernel's, such as "dm-3".
+type BtrfsDevice struct{ Name, Number string }
 
 // Devices finds the entries of block devices in a table, including those of a btrfs: its number
 // is anonymous, and its source is any one of its devices, possibly by a former
@@ -30,6 +39,7 @@ type Devices struct {
 	btrfs   map[string][]int  // number of a device of a btrfs → its entries, as indexes of Table.btrfs
 	shown   map[string][]int  // source → its entries, likewise
 	numbers map[string]string // source → its device number, if that is a device of a btrfs
+	mounted map[string]*Btrfs // number of a device of a btrfs → that btrfs
 }
 
 // Devices returns the present devices of the table.
@@ -40,7 +50,7 @@ func (t *Table) devices(s sys) *Devices {
 	if len(t.btrfs) == 0 {
 		return d
 	}
-	d.btrfs, d.shown, d.numbers = map[string][]int{}, map[string][]int{}, map[string]string{}
+	d.btrfs, d.shown, d.numbers, d.mounted = map[string][]int{}, map[string][]int{}, map[string]string{}, map[string]*Btrfs{}
 	for i, e := range t.btrfs {
 		d.shown[e.Source] = append(d.shown[e.Source], i)
 	}
@@ -50,16 +60,16 @@ func (t *Table) devices(s sys) *Devices {
 			sources[n] = append(sources[n], source)
 		}
 	}
-	for _, devices := range s.btrfs() {
+	for _, b := range s.btrfs() {
 		var entries []int
-		for _, n := range devices {
-			for _, source := range sources[n] {
-				d.numbers[source] = n
+		for _, m := range b.Devices {
+			for _, source := range sources[m.Number] {
+				d.numbers[source] = m.Number
 				entries = append(entries, d.shown[source]...)
 			}
 		}
-		for _, n := range devices {
-			d.btrfs[n] = entries
+		for _, m := range b.Devices {
+			d.btrfs[m.Number], d.mounted[m.Number] = entries, b
 		}
 	}
 	return d
@@ -107,12 +117,23 @@ func (d *Devices) SourceNumber(e *Entry) string {
 	return d.numbers[e.Source]
 }
 
+// Btrfs returns the mounted btrfs that has the device with a number, or nil.
+func (d *Devices) Btrfs(number string) *Btrfs { return d.mounted[number] }
+
 // SourceNumber is Devices.SourceNumber of one entry now.
 func (e *Entry) SourceNumber() string {
+	number, _ := e.Btrfs()
+	return number
+}
+
+// Btrfs returns the number of the source of a btrfs entry, as Devices.SourceNumber, and its filesystem, nil = unknown.
+func (e *Entry) Btrfs() (number string, b *Btrfs) {
 	if e.Type != "btrfs" {
-		return ""
+		return "", nil
 	}
-	return (&Table{btrfs: []*Entry{e}}).Devices().SourceNumber(e)
+	d := (&Table{btrfs: []*Entry{e}}).Devices()
+	number = d.SourceNumber(e)
+	return number, d.Btrfs(number)
 }
 
 // A kernel is the real sys.
@@ -146,18 +167,18 @@ func (kernel) numberOf(path string) string {
 	return ""
 }
 
-func (kernel) btrfs() (all [][]string) {
+func (kernel) btrfs() (all []*Btrfs) {
 	filesystems, _ := os.ReadDir("/sys/fs/btrfs")
 	for _, f := range filesystems {
 		dir := "/sys/fs/btrfs/" + f.Name() + "/devices/"
 		devices, _ := os.ReadDir(dir) // "features" has none
-		var numbers []string
+		b := &Btrfs{FSID: f.Name()}
 		for _, d := range devices {
 			if n, err := sysfs.Line(dir + d.Name() + "/dev"); err == nil {
-				numbers = append(numbers, n)
+				b.Devices = append(b.Devices, BtrfsDevice{d.Name(), n})
 			}
 		}
-		all = append(all, numbers)
+		all = append(all, b)
 	}
 	return all
 }

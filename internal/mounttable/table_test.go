@@ -139,11 +139,20 @@ func TestReadTableNeverPartial(t *testing.T) {
 
 type fakeSys struct {
 	nodes       map[string]string
-	filesystems [][]string
+	filesystems []*Btrfs
 }
 
 func (f fakeSys) numberOf(path string) string { return f.nodes[path] }
-func (f fakeSys) btrfs() [][]string           { return f.filesystems }
+func (f fakeSys) btrfs() []*Btrfs             { return f.filesystems }
+
+// onDevices is a btrfs on devices with these numbers.
+func onDevices(numbers ...string) *Btrfs {
+	b := &Btrfs{FSID: "fsid of " + numbers[0]}
+	for _, n := range numbers {
+		b.Devices = append(b.Devices, BtrfsDevice{"loop" + n, n})
+	}
+	return b
+}
 
 // Ensure that a btrfs is found by each of its devices, for any name in the table.
 func TestOfDeviceBtrfs(t *testing.T) {
@@ -151,7 +160,7 @@ func TestOfDeviceBtrfs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := fakeSys{nodes: map[string]string{"/dev/loop5": "7:5"}, filesystems: [][]string{{"7:5", "7:6"}}}
+	s := fakeSys{nodes: map[string]string{"/dev/loop5": "7:5"}, filesystems: []*Btrfs{onDevices("7:5", "7:6")}}
 	// A scan in a container's /dev gave the btrfs the name of the device of another filesystem.
 	if got := tab.devices(fakeSys{}).Of("7:10", "/dev/loop5"); len(got) != 0 {
 		t.Errorf("by the name of another device: %v", got)
@@ -180,10 +189,10 @@ func (c *countingSys) numberOf(path string) string {
 	return "253:" + strings.TrimPrefix(path, "/dev/dm-")
 }
 
-func (c *countingSys) btrfs() (all [][]string) {
+func (c *countingSys) btrfs() (all []*Btrfs) {
 	for i := range c.n {
 		c.reads += 2 // a directory and a file
-		all = append(all, []string{fmt.Sprint("253:", i)})
+		all = append(all, onDevices(fmt.Sprint("253:", i)))
 	}
 	return all
 }
@@ -219,7 +228,7 @@ func TestDevicesReadOnce(t *testing.T) {
 
 // Ensure that the source name of a btrfs counts only if it leads to a device of a btrfs.
 func TestSourceNumber(t *testing.T) {
-	s := fakeSys{nodes: map[string]string{"/dev/vg0/data": "253:0", "/dev/vg0/new": "253:1"}, filesystems: [][]string{{"253:0"}}}
+	s := fakeSys{nodes: map[string]string{"/dev/vg0/data": "253:0", "/dev/vg0/new": "253:1"}, filesystems: []*Btrfs{onDevices("253:0")}}
 	for _, row := range []struct{ fs, source, want string }{
 		{"btrfs", "/dev/vg0/data", "253:0"},
 		{"btrfs", "/dev/vg0/new", ""}, // the name of another volume by now

@@ -208,6 +208,7 @@ func (l *lane) note(s volume.Step, c *call, h *volume.Have) {
 			continue
 		}
 		// kubelet does not say how pods will use a global mount.
+		n.FSID = m.FSID
 		if n.Subvolume = m.Subvolume; n.Kind == volume.Staged || n.Super == nil && c == nil {
 			n.ReadOnly = m.ReadOnly
 		}

@@ -141,6 +141,8 @@ func claimView(c dsw.Claim, h *volume.Have) status.Claim {
 		v.Pod = &status.Pod{Namespace: c.Pod.Namespace, Name: c.Pod.Name, UID: c.Pod.UID, Dir: c.Dir, ReadOnly: c.ReadOnly}
 	}
 	switch {
+	case c.Phase == volume.Held && missing && h.Targets[c.Dir].Other != "":
+		v.Note = claimedMissing + ": " + h.Targets[c.Dir].Other + " is mounted there"
 	case c.Phase == volume.Held && missing:
 		v.Note = claimedMissing + ": something other than flexd unmounted it; it holds nothing; delete the pod"
 	case mounted && h.Targets[c.Dir].Under:

@@ -147,7 +147,7 @@ func (n *Node) isFile(name volume.Name) bool {
 
 // target returns the facts to observe for a want.
 func (l *lane) target(w volume.Want) asw.Target {
-	t := asw.Target{UUID: l.uuid, Asked: map[string][]string{}}
+	t := asw.Target{UUID: l.uuid, Asked: map[string][]string{}, FSIDs: map[string]string{}}
 	for _, c := range w.Calls { // first: kubelet's root may have another path since the claim was made
 		if c.Verb == volume.Reclaim {
 			t.Lives = append(t.Lives, c.Dir)
@@ -156,6 +156,9 @@ func (l *lane) target(w volume.Want) asw.Target {
 	}
 	for _, c := range l.n.Store.Claims(l.uuid) {
 		t.Dirs = withDirs(t.Dirs, c.Dir)
+		if c.FSID != "" && c.Phase != volume.Making {
+			t.FSIDs[c.Dir] = c.FSID
+		}
 		if c.Super != nil && c.Phase != volume.Making {
 			t.Asked[c.Dir] = c.Super
 		}

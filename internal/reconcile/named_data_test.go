@@ -11,6 +11,7 @@ import (
 
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -370,6 +371,52 @@ func TestBtrfsDefaultSubvolume(t *testing.T) {
 		works(t, k.Down(a))
 		fails(t, k.Up(a), "the default subvolume of the btrfs")
 		mountsAre(t, e)
+		e.Empty()
+	})
+}
+
+// A further device of a mounted btrfs is reported with the remedy. After a replacement the mount is still the one
+// that flexd made, on another device.
+func TestBtrfsOtherDevice(t *testing.T) {
+	onReal(t, "device", func(t *testing.T, e *hosttest.Env) {
+		if _, err := exec.LookPath("btrfs"); err != nil && os.Getenv("CI") != "true" {
+			t.Skip("needs btrfs-progs")
+		}
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		a.FSType, a.Size = "btrfs", "300m"
+		dir, file := k.Dir(a), t.TempDir()+"/other"
+		works(t, k.Up(a))
+		s, _ := e.Node().VolumeDetail(hosttest.VG, "data")
+		out, err := exec.Command("sh", "-ec", "truncate -s 400m "+file+"; losetup -f --show "+file).Output()
+		works(t, err)
+		other := strings.TrimSpace(string(out))
+		defer shell(t, "losetup -d "+other)
+		reported := func(class string, words ...string) {
+			t.Helper()
+			var found []status.Finding
+			e.Eventually("check reports "+class, func() bool {
+				e.Node().Check(t.Context())
+				found = e.Node().List().Findings
+				return len(found) == 1 && found[0].Class == class || class == "" && len(found) == 0
+			})
+			for _, w := range words {
+				if !strings.Contains(found[0].Message+" "+found[0].Hint, w) {
+					t.Errorf("no %q in %+v", w, found[0])
+				}
+			}
+		}
+		reported("")
+		shell(t, "btrfs device add -f "+other+" "+dir)
+		reported("faulty", "on "+s.Device+" and on "+other, "btrfs device remove "+other+" "+dir)
+		fails(t, k.Up(pod2(a)), "flexd mounts only filesystems on one device")
+		shell(t, "btrfs device remove "+other+" "+dir)
+		reported("")
+		shell(t, "btrfs replace start -B -f "+s.Device+" "+other+" "+dir)
+		reported("claimed-missing", "that flexd mounted at "+dir, "on "+other+" now", "btrfs replace start -f ID "+s.Device+" "+dir)
+		fails(t, k.Down(a), "its filesystem, which is on "+other+" now")
+		shell(t, "btrfs replace start -B -f 1 "+s.Device+" "+dir)
+		reported("")
+		works(t, k.Down(a))
 		e.Empty()
 	})
 }

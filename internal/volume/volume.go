@@ -242,6 +242,7 @@ type Mount struct {
 	Type          string   // filesystem type
 	Super         []string // superblock options in the mount table
 	Subvolume     string   // the id of the mounted btrfs subvolume; "" = unknown, or not a btrfs
+	FSID          string   // of a btrfs; likewise
 	Asked         []string // the superblock options requested when it was mounted, if AskedKnown
 	AskedKnown    bool
 	Owner         Owner
