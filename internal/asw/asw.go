@@ -348,7 +348,7 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 		subvolume, _ := e.Subvolume()
 		h.Mounts = append(h.Mounts, volume.Mount{
 			Dir: e.Dir, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Type: e.Type, Super: e.Super, Subvolume: subvolume, FSID: fsid,
-			Asked: asked, AskedKnown: known, Owner: e.owner, Kind: e.place.Kind, Pod: e.place.Pod, OtherDriver: e.otherDriver, BindLeft: e.bindLeft,
+			Asked: asked, AskedKnown: known, Owner: e.owner, Kind: e.place.Kind, Pod: e.place.Pod, OtherDriver: e.otherDriver, BindLeft: e.bindLeft, FormerRoot: e.formerRoot,
 		})
 		if i == 0 { // all mounts of a device share one superblock
 			fault = o.liveError(h.Device, e.Entry)

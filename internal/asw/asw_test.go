@@ -301,6 +301,11 @@ func TestOutside(t *testing.T) {
 			t.Errorf("%+v", m)
 		}
 	}
+	for _, m := range observer(twoVolumes()).Assemble(t.Context(), Target{UUID: "A", Name: nameA}, tab).Mounts { // without a note
+		if m.FormerRoot != (m.Dir == former) {
+			t.Errorf("%+v", m)
+		}
+	}
 }
 
 // What a mounted filesystem says of itself.

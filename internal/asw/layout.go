@@ -15,6 +15,8 @@ type Layout interface {
 	Roots() (dirs []string, all bool)
 	// Place returns the kind of a directory below one of the roots.
 	Place(root, dir string) volume.Place
+	// AnyRoot reports whether a path would be such a directory below another root.
+	AnyRoot(path string) bool
 	// Strays returns the directories that are not empty although nothing is mounted there.
 	Strays() []volume.Stray
 }

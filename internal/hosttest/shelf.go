@@ -46,6 +46,9 @@ func (s Shelf) Place(root, dir string) volume.Place {
 	return volume.Place{}
 }
 
+// AnyRoot implements asw.Layout.
+func (s Shelf) AnyRoot(string) bool { return false }
+
 // Strays implements asw.Layout.
 func (s Shelf) Strays() []volume.Stray { return nil }
 

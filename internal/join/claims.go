@@ -116,6 +116,9 @@ func (s *facts) mountedUnknown() {
 		case m.Owner == volume.Elsewhere && !noted && m.BindLeft:
 			s.add(MountedUnknown, m.Dir, "flexd mounts it for no further pod meanwhile. Delete that pod. If it is deleted already, restart kubelet, which unmounts it; if that does not help: umount "+m.Dir,
 				"%s is mounted at %s, as a subPath of a pod whose own mount of the volume is gone", m.What, m.Dir)
+		case m.Owner == volume.Elsewhere && !noted && m.FormerRoot:
+			s.add(MountedUnknown, m.Dir, "flexd mounts it for no further pod meanwhile. Delete the pod that uses it there, and kubelet unmounts it; or add that root to kubeletRoots, and restart flexd. If kubelet does not use that root any more: umount "+m.Dir,
+				"%s is mounted at %s, for a pod below a root directory of kubelet that kubeletRoots does not have", m.What, m.Dir)
 		case m.Owner == volume.Elsewhere && !noted:
 			s.add(MountedUnknown, m.Dir, "flexd mounts it for no further pod meanwhile. If it is not needed there: umount "+m.Dir,
 				"%s is mounted at %s, which is not one of flexd's directories", m.What, m.Dir)

@@ -128,6 +128,9 @@ func TestDisagreements(t *testing.T) {
 			g.Claims[0].Pod = "u"
 			g.Mounts[0] = Mount{Dir: "/p", Device: "253:3", Owner: volume.Elsewhere, BindLeft: true, Pod: "u"}
 		}}, []string{"claimed-missing data: delete the pod|if a subPath of the pod is mounted after its end: umount /p", "mounted-unknown data: umount /p"}},
+		{"mounted below a root of kubelet that is not configured", []func(*Group){unclaimed, func(g *Group) {
+			g.Mounts = []Mount{{Dir: "/p", Device: "253:3", What: "ext4 from /dev/dm-3", Owner: volume.Elsewhere, FormerRoot: true}}
+		}}, []string{"mounted-unknown data: ext4 from /dev/dm-3 is mounted at /p, for a pod below a root directory of kubelet|Delete the pod|kubeletRoots|umount /p"}},
 		{"a subPath is left", []func(*Group){unclaimed, func(g *Group) {
 			g.Mounts = []Mount{{Dir: "/p", Device: "253:3", What: "/sub of the ext4 from /dev/dm-3", Owner: volume.Elsewhere, BindLeft: true}}
 		}}, []string{"mounted-unknown data: mounted at /p, as a subPath of a pod whose own mount of the volume is gone|restart kubelet|umount /p"}},

@@ -1,12 +1,14 @@
 package reconcile_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/flexd/flexd/internal/flexvolume"
 	"github.com/flexd/flexd/internal/hosttest"
+	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -378,6 +380,12 @@ func TestKubeletRootsChangeWithoutNotes(t *testing.T) {
 		e.Config.KubeletRoots = []string{e.Root + "2"}
 		e.Start()
 		works(t, e.M.Write(k.Dir(a)))
+		e.Node().Check(t.Context())
+		if found := e.Node().List().Findings; !slices.ContainsFunc(found, func(d status.Finding) bool {
+			return d.Dir == k.Dir(a) && strings.Contains(d.Message, "for a pod below a root directory of kubelet")
+		}) {
+			t.Errorf("check: %+v", found)
+		}
 		works(t, k.Finish(a))
 		works(t, k.Insist(flexvolume.Unmount, k.Dir(a))) // nothing is there any more
 		refused := func(dir, why string) {

@@ -250,6 +250,7 @@ type Mount struct {
 	Pod           string // the uid of the pod that has it; "" = none
 	OtherDriver   bool   // for Owner Elsewhere: at a directory of another driver, so pods may use it
 	BindLeft      bool   // for Owner Elsewhere: a subPath bind of kubelet whose original mount is gone
+	FormerRoot    bool   // for Owner Elsewhere: at a directory of this driver below a root of kubelet that is not configured
 }
 
 // An Owner is the owner of a mount.
