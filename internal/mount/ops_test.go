@@ -369,17 +369,6 @@ func TestMissingTool(t *testing.T) {
 	}
 }
 
-func waitFor(t *testing.T, f func() bool) {
-	t.Helper()
-	for range 500 {
-		if f() {
-			return
-		}
-		unix.Nanosleep(&unix.Timespec{Nsec: 10_000_000}, nil)
-	}
-	t.Fatal("not within 5 s")
-}
-
 // Ensure that the refusal of a copy of a mounted btrfs names both devices, and their volumes, in either order
 // of the mounts.
 func TestBtrfsCopies(t *testing.T) {

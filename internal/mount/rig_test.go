@@ -328,3 +328,14 @@ func (r *rig) mounts() []*mounttable.Entry {
 	}
 	return tab.OfDevice(r.dev.Number, r.dev.Path)
 }
+
+func waitFor(t *testing.T, f func() bool) {
+	t.Helper()
+	for range 500 {
+		if f() {
+			return
+		}
+		unix.Nanosleep(&unix.Timespec{Nsec: 10_000_000}, nil)
+	}
+	t.Fatal("not within 5 s")
+}
