@@ -963,9 +963,9 @@ func TestReplacedWithoutLink(t *testing.T) {
 			lv.Name.LV = "b"
 		},
 		"moved away": func(n *node, lv *volume.LV) {
-			away := n.TempDir()
-			n.sh("mv", n.dir+"/a", away+"/b")
-			n.sh("rm", "-r", away)
+			away := filepath.Dir(n.dir) + "/b"
+			n.sh("mv", n.dir+"/a", away)
+			n.sh("rm", away)
 			lv.Presence = volume.Absent
 		},
 	} {
