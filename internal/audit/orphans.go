@@ -268,14 +268,14 @@ func (o *orphans) find(views []*View) (found map[string]*orphanCandidate, runnin
 	return found, running, unknown
 }
 
-// Served restarts the age of orphaned pods' mounts, because kubelet has just set up their volume: the mount at dir, or
-// all of them for the empty dir, since some calls do not tell the pod.
+// Served restarts the age of orphaned mounts, because kubelet has just set up their volume: of the pod's mount at dir, or of
+// all pods' mounts for the empty dir, since some calls do not tell the pod; and of the global mount.
 func (a *Auditor) Served(uuid volume.UUID, dir string) {
 	o := &a.orphans
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, s := range o.seen {
-		if s.uuid == uuid && s.Kind == volume.Published && (dir == "" || dir == s.Dir) {
+		if s.uuid == uuid && (dir == "" || dir == s.Dir || s.Kind == volume.Staged) {
 			s.since = time.Now()
 			o.scheduleLocked(OrphanSettle)
 		}

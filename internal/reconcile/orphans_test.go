@@ -233,6 +233,24 @@ func TestServedIsNoOrphan(t *testing.T) {
 			e.Empty()
 		})
 	}
+	onSim(t, "a global mount", func(t *testing.T, e *hosttest.Env) {
+		after(e, grace)
+		k, a := hosttest.NewKubelet(e, true), pod("a")
+		works(t, k.Start(a))
+		works(t, k.Insist("unmount", k.Dir(a)))
+		device := e.Node().List().Volumes[0].Device
+		for range 3 {
+			e.Eventually("status names it", func() bool { return differ(e) == "orphaned-global data" })
+			time.Sleep(grace - time.Minute)
+			works(t, k.Insist("mountdevice", k.Global(a.Volume), device, k.Blob(a, false)))
+			if d := differ(e); d != "" {
+				t.Errorf("just served: %s", d)
+			}
+			mountsAre(t, e, k.Global(a.Volume))
+		}
+		time.Sleep(3 * grace)
+		e.Empty()
+	})
 }
 
 // A release of a busy mount names the process that keeps it busy, and changes nothing.
