@@ -40,6 +40,7 @@ func TestCheckExitStatus(t *testing.T) {
 		{"wrong", status.Check{Groups: []status.Checked{well}, Findings: []status.Finding{known, wrong}}, 1, "1 disagreement on n (3 volumes in 1 group, 1 active, 1 of them unclaimed).\n"},
 		{"unknown", status.Check{Groups: []status.Checked{well, hangs}}, 3, "as far as it is known (3 volumes in 1 group, 1 active). Unknown: vg1.\n"},
 		{"all is unknown", status.Check{Groups: []status.Checked{hangs}}, 3, "No disagreement on n as far as it is known. Unknown: vg1.\n"},
+		{"a damaged note", status.Check{Groups: []status.Checked{well}, Problems: []string{"format record"}}, 3, "Problem: format record\n\nNo disagreement on n as far as it is known (3 volumes in 1 group, 1 active).\n"},
 		{"unknown, and a finding", status.Check{Groups: []status.Checked{well, hangs}, Findings: []status.Finding{wrong}}, 1, "1 disagreement on n (3 volumes in 1 group, 1 active). Unknown: vg1.\n"},
 	} {
 		t.Run(row.about, func(t *testing.T) {

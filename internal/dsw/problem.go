@@ -19,7 +19,7 @@ func (r *Records) Problems() []string {
 		case path == r.dir:
 			all = append(all, fmt.Sprintf("the format records in %s cannot be read: %v", path, err))
 		case errors.As(err, new(*damagedError)):
-			all = append(all, fmt.Sprintf("format record %s is damaged: %v; its volume is not set up; remove the file after checking the volume's contents", path, err))
+			all = append(all, fmt.Sprintf("format record %s is damaged: %v; if its volume is not mounted, it is not set up; remove the file after checking the volume's contents", path, err))
 		default:
 			all = append(all, fmt.Sprintf("format record %s cannot be read: %v", path, err))
 		}

@@ -567,6 +567,9 @@ func TestDamagedNoteKept(t *testing.T) {
 			} else {
 				fails(t, problem(p[0]), name+".damaged")
 			}
+			if v, c := verdict(t, e); v != status.Unknown || len(c.Problems) != 1 {
+				t.Errorf("%s: %+v", v, c)
+			}
 			e.Crash()
 		}
 		e.Start()

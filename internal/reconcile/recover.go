@@ -11,7 +11,7 @@ import (
 // recover makes a lane for every volume that a note or a mount names. These lanes determine the
 // remaining work.
 func (n *Node) recover() error {
-	for _, p := range append(n.Store.Problems(), n.Records.Problems()...) {
+	for _, p := range n.noteProblems() {
 		n.Log.Warn(p)
 	}
 	for _, c := range n.Store.All() {

@@ -120,7 +120,7 @@ func (n *Node) findingsByVolume() map[string][]status.Finding {
 // Check audits every configured volume group again, and reports where the metadata, the
 // kernel's devices, the mount table and flexd's claims disagree. It changes nothing.
 func (n *Node) Check(ctx context.Context) status.Check {
-	check := status.Check{Node: n.Config.Get().NodeName, Version: n.Version}
+	check := status.Check{Node: n.Config.Get().NodeName, Version: n.Version, Problems: n.noteProblems()}
 	ctx, cancel := context.WithTimeoutCause(ctx, audit.Limit, audit.ErrLimit)
 	defer cancel()
 	select {
@@ -163,7 +163,7 @@ func (n *Node) Health() (failing, degraded []string) {
 
 func (n *Node) problems() []string {
 	failing, degraded := n.Health()
-	all := slices.Concat(failing, n.Store.Problems(), n.Records.Problems(), degraded)
+	all := slices.Concat(failing, n.noteProblems(), degraded)
 	for _, p := range n.auditor.PoolStates() {
 		if p.Problem != "" {
 			all = append(all, fmt.Sprintf("thin pool %s/%s: %s", p.VG, p.Name, p.Problem))
@@ -171,6 +171,9 @@ func (n *Node) problems() []string {
 	}
 	return all
 }
+
+// noteProblems returns the notes and format records that cannot be read or written.
+func (n *Node) noteProblems() []string { return append(n.Store.Problems(), n.Records.Problems()...) }
 
 // allLanes returns the lanes that status lists.
 func (n *Node) allLanes() []*lane {

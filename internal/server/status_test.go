@@ -72,7 +72,7 @@ func TestStatus(t *testing.T) {
 		want         string // JSON, "" = any
 	}{
 		{"GET", "/v1/volumes", nil, 200, `{"node":"node-1","version":"","volumes":[{"vg":"vg0","lv":"data","uuid":"","size":0,"state":"mounted","pods":[]}],"problems":[],"disagreements":[],"pools":[],"groups":[],"refusedCalls":[],"goroutines":0}`},
-		{"GET", "/v1/check", nil, 200, `{"node":"node-1","version":"","verdict":"unknown","groups":[{"vg":"vg0","provider":"lvm","unknown":"it hangs","volumes":0,"active":0,"seconds":0}],"disagreements":[],"refusedCalls":[]}`},
+		{"GET", "/v1/check", nil, 200, `{"node":"node-1","version":"","verdict":"unknown","groups":[{"vg":"vg0","provider":"lvm","unknown":"it hangs","volumes":0,"active":0,"seconds":0}],"disagreements":[],"problems":[],"refusedCalls":[]}`},
 		{"GET", "/v1/check/", nil, 404, unknown},
 		{"GET", "/v1/orphans", nil, 200, `{"node":"node-1","version":"","orphans":[],"refused":[]}`},
 		{"GET", "/v1/orphans?target=/a%20b&target=vg0/data", nil, 200, `{"node":"node-1","version":"","orphans":[],"refused":[{"target":"/a b","message":"no"},{"target":"vg0/data","message":"no"}]}`},

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// WriteCheck prints the findings of a check with their remedies: unknown groups first,
-// because the list is incomplete without them.
+// WriteCheck prints the findings of a check with their remedies: unknown groups and unreadable notes
+// first, because the list is incomplete without them.
 func WriteCheck(w io.Writer, c Check, now time.Time) error {
 	p := &page{}
 	for _, g := range c.Groups {
@@ -18,6 +18,10 @@ func WriteCheck(w io.Writer, c Check, now time.Time) error {
 			p.line("  " + plain(g.Unknown))
 			p.line("")
 		}
+	}
+	for _, problem := range c.Problems {
+		p.line("Problem: " + plain(problem))
+		p.line("")
 	}
 	for _, d := range c.Findings {
 		p.line(plain(d.volume()) + "  " + d.head(now))
@@ -80,7 +84,7 @@ func (c Check) summary() string {
 		return fmt.Sprintf("Nothing to check on %s: no volume group is configured.", plain(c.Node))
 	case wrong > 0:
 		text = fmt.Sprintf("%s on %s", counted(wrong, "disagreement"), plain(c.Node))
-	case len(unknown) > 0:
+	case len(unknown)+len(c.Problems) > 0:
 		text = fmt.Sprintf("No disagreement on %s as far as it is known", plain(c.Node))
 	default:
 		text = fmt.Sprintf("All agree on %s: metadata, devices, mounts and claims", plain(c.Node))

@@ -323,6 +323,7 @@ type Check struct {
 	Verdict  string    `json:"verdict"`
 	Groups   []Checked `json:"groups"`        // as configured
 	Findings []Finding `json:"disagreements"` // sorted by VG, LV
+	Problems []string  `json:"problems"`      // notes and format records that cannot be read or written
 
 	RefusedCalls []RefusedCall `json:"refusedCalls"` // the newest first; they are not disagreements
 }
@@ -330,6 +331,9 @@ type Check struct {
 // Judge returns the verdict.
 func (c Check) Judge() string {
 	verdict := Agree
+	if len(c.Problems) > 0 {
+		verdict = Unknown
+	}
 	for _, g := range c.Groups {
 		if g.Unknown != "" {
 			verdict = Unknown

@@ -73,7 +73,7 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 		}
 	)
 	if p.h.Record == RecordUnknown {
-		return refuse(refusal(Unknown, "its format record cannot be read, so flexd cannot know whether an earlier mkfs was interrupted%s", Because(p.h.RecordReason)))
+		return refuse(refusal(Unknown, "its format record cannot be read, so flexd cannot know whether an earlier mkfs was interrupted%s; if that file is damaged, remove it after checking the volume's contents", Because(p.h.RecordReason)))
 	}
 	if fs.Content == ContentUnknown || fs.Use == UseUnknown {
 		p.add(Step{Kind: Inspect, Calls: who})
