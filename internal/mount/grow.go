@@ -44,7 +44,13 @@ func grow(a growArg) error {
 		return fmt.Errorf("the kernel shows only %s of the %s of %s: the space that a RAID reshape added appears at the next activation. Delete its pods; if it is still active then: lvchange -an %s; the next mount extends the filesystem", volume.Bytes(size), volume.Bytes(a.Device.Size), describeDevice(a.Device), handle(a.Device).Name)
 	}
 	have, err := liveSize(dev, e.Type, e.Dir)
-	if room := volume.Room(size); err == nil && have < room {
+	switch room := volume.Room(size); {
+	case err != nil:
+	case a.Future > 0:
+		if volume.Growable(have, a.Future) {
+			err = obstacle(e.Type, volume.Room(a.Future))
+		}
+	case have < room:
 		if err := zeroTail(a.Device, room, size); err != nil {
 			return err // the filesystem does not use it yet
 		}
@@ -54,6 +60,26 @@ func grow(a growArg) error {
 		return fmt.Errorf("%w: %w", ErrFailed, err)
 	}
 	return err
+}
+
+// obstacle returns the reason why the kernel does not extend a mounted filesystem to a size, if it is known before. An
+// ext4 with a small journal is not refused here: it can be extended without a mount.
+func obstacle(fsType string, size int64) error {
+	switch fsType {
+	case "ext4":
+		var caps [2]unix.CapUserData
+		if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0]); err != nil {
+			return fmt.Errorf("capget: %w", err)
+		}
+		if caps[0].Effective&(1<<unix.CAP_SYS_RESOURCE) == 0 { // in some containers and sandboxes
+			return errors.New("ext4: the kernel lets only a process with CAP_SYS_RESOURCE grow it while it is mounted")
+		}
+	case "btrfs":
+		if size < btrfsLeast {
+			return errors.New("btrfs: the kernel does not resize a filesystem to less than 256 MiB: ask for at least 257 MiB")
+		}
+	}
+	return nil
 }
 
 // zeroTail zeroes the end of a device beyond its filesystem: the space may contain labels of
@@ -128,12 +154,10 @@ func growExt4(dev *os.File, d volume.Device, fd int, size int64) error {
 			Why:  volume.Conflict,
 		}
 	}
-	err = ioctl(fd, ext4Resize, unsafe.Pointer(&blocks))
-	if errors.Is(err, unix.EPERM) {
-		// Root has this capability except in some containers and sandboxes.
-		return fmt.Errorf("ext4: the kernel lets only a process with CAP_SYS_RESOURCE grow it while it is mounted: %w", err)
+	if err := obstacle("ext4", size); err != nil {
+		return err
 	}
-	if err != nil {
+	if err := ioctl(fd, ext4Resize, unsafe.Pointer(&blocks)); err != nil {
 		return fmt.Errorf("ext4: grow from %d to %d blocks: %w", sb.Size/block, blocks, err)
 	}
 	return nil
@@ -196,6 +220,9 @@ const btrfsLeast = 256 << 20
 
 // growBtrfs names the device by its id, which is not 1 after a device was added and the first one removed.
 func growBtrfs(fd int, size int64) error {
+	if err := obstacle("btrfs", size); err != nil {
+		return err
+	}
 	info, err := btrfsInfoOf(fd)
 	if err != nil {
 		return err
@@ -206,9 +233,6 @@ func growBtrfs(fd int, size int64) error {
 	}
 	copy(arg.name[:], fmt.Sprintf("%d:%d", info.MaxID, size)) // it has only this device, see mountedAt
 	if err := ioctl(fd, btrfsResize, unsafe.Pointer(&arg)); err != nil {
-		if size < btrfsLeast && errors.Is(err, unix.EINVAL) {
-			return fmt.Errorf("btrfs: the kernel does not resize a filesystem to less than 256 MiB: ask for at least 257 MiB: %w", err)
-		}
 		return fmt.Errorf("btrfs: grow to %s: %w", volume.Bytes(size), err)
 	}
 	return nil

@@ -122,6 +122,13 @@ func (l *lane) changeDevice(ctx context.Context, s volume.Step, c *call, h *volu
 		l.facts = volume.FS{}
 		return p.ExtendBlank(ctx, l.lock, h.LV, h.Device, s.Size)
 	}
+	m, err := mountToGrow(h)
+	if err == nil {
+		err = l.n.Ops.CanGrow(ctx, l.lock, h.Device, m.Type, m.Dir, s.Size)
+	}
+	if err != nil {
+		return err
+	}
 	l.facts.Grown, l.facts.Size = false, 0
 	return p.Extend(ctx, l.lock, h.LV, h.Device, s.Size)
 }

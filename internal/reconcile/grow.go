@@ -21,28 +21,36 @@ func (l *lane) growFS(ctx context.Context, s volume.Step, h *volume.Have) error 
 	if err := l.verifySize(ctx, timeout, h); err != nil {
 		return err
 	}
-	for _, m := range h.Mounts {
-		if m.Owner == volume.Elsewhere {
-			continue
-		}
-		if h.LV.Zero {
-			if err := l.n.Ops.ZeroBehind(ctx, l.lock, h.Device, m.Type, m.Dir); err != nil {
-				return err
-			}
-			if err := l.verifySize(ctx, timeout, h); err != nil { // that may have taken long
-				return err
-			}
-		}
-		if err := l.n.Ops.Grow(ctx, l.lock, h.Device, m.Type, m.Dir); err != nil {
+	m, err := mountToGrow(h)
+	if err != nil {
+		return err
+	}
+	if h.LV.Zero {
+		if err := l.n.Ops.ZeroBehind(ctx, l.lock, h.Device, m.Type, m.Dir); err != nil {
 			return err
 		}
-		l.facts.Grown, l.facts.Size = true, 0
-		l.mu.Lock()
-		l.grow = false
-		l.mu.Unlock()
-		return nil
+		if err := l.verifySize(ctx, timeout, h); err != nil { // that may have taken long
+			return err
+		}
 	}
-	return errors.New("it is not mounted")
+	if err := l.n.Ops.Grow(ctx, l.lock, h.Device, m.Type, m.Dir); err != nil {
+		return err
+	}
+	l.facts.Grown, l.facts.Size = true, 0
+	l.mu.Lock()
+	l.grow = false
+	l.mu.Unlock()
+	return nil
+}
+
+// mountToGrow returns the mount through which a filesystem is extended.
+func mountToGrow(h *volume.Have) (volume.Mount, error) {
+	for _, m := range h.Mounts {
+		if m.Owner != volume.Elsewhere {
+			return m, nil
+		}
+	}
+	return volume.Mount{}, errors.New("it is not mounted")
 }
 
 // verifySize reads the size of a volume again before its filesystem is extended: lvreduce -r reduces the filesystem
