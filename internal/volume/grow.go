@@ -44,21 +44,18 @@ func (p *planner) expand(c Call) {
 		p.refuse(c, NoSpace, "%s are wanted, more than the volume group's maxSize (%s): raise it in flexd's configuration", Bytes(c.Size), Bytes(c.MaxSize))
 		return
 	}
-	extends := lv.Size < c.Size || d.Size < lv.Size
+	extends := min(lv.Size, d.Size) < c.Size
 	if live := p.live(); extends && live.SuperReadOnly {
 		p.refuseWith(c, MountedReadOnly(live.Type, live.Dir))
 		return
 	}
 	p.serving = true
-	calls := []string{c.ID}
-	if extends && p.h.FS.Content == ContentUnknown { // the filesystem could be truncated
+	switch calls := []string{c.ID}; {
+	case extends && p.h.FS.Content == ContentUnknown: // the filesystem could be truncated
 		p.add(Step{Kind: Inspect, Calls: calls})
-		return
-	}
-	if extends {
+	case extends:
 		p.add(Step{Kind: Extend, Size: max(c.Size, lv.Size), Calls: calls})
-	}
-	if !p.grow(max(c.Size, lv.Size), calls) && !extends {
+	case !p.grow(c.Size, calls): // the rest of a larger device is left to growth: it may be impossible
 		p.done(c)
 	}
 }
@@ -80,21 +77,19 @@ func (p *planner) enlarged() bool {
 	return p.h.LV.Presence == Present && p.h.LV.Size > 0 && p.h.LV.Size < p.h.Device.Size
 }
 
-// grow plans the extension of the filesystem to a device of the given size, and reports
-// whether one is needed.
+// grow plans the extension of the filesystem to its device if it is smaller than on a device of the given size,
+// and reports whether it is, or may be.
 func (p *planner) grow(size int64, calls []string) bool {
-	size = max(size, p.h.Device.Size)
-	fs := p.h.FS
-	switch {
-	case fs.Grown && p.h.Device.Size >= size:
+	switch fs := p.h.FS; {
+	case fs.Grown:
 		return false
-	case fs.Size == 0 && p.h.Device.Size >= size:
+	case fs.Size == 0:
 		p.add(Step{Kind: Inspect, Calls: calls})
-		return true
-	case fs.Size > 0 && !Growable(fs.Size, size):
+	case !Growable(fs.Size, size):
 		return false
+	default:
+		p.add(Step{Kind: Grow, Calls: calls})
 	}
-	p.add(Step{Kind: Grow, Calls: calls})
 	return true
 }
 
@@ -116,7 +111,7 @@ func (p *planner) growth() {
 	}
 	for _, c := range p.w.Claims {
 		if c.Phase == Held && p.here(c.Dir) {
-			p.grow(0, nil)
+			p.grow(p.h.Device.Size, nil)
 			return
 		}
 	}

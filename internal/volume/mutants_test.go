@@ -110,7 +110,7 @@ var mutants = []mutant{
 		return p`, `case false:
 		return p`},
 	{"a filesystem that is larger than its device is extended", `case p.h.FS.Content == Truncated: // an`, `case false: // an`},
-	{"a filesystem is extended without a look whether its end is cut off", `&& p.h.FS.Content == ContentUnknown { // the filesystem could`, `&& false { // it could`},
+	{"a filesystem is extended without a look whether its end is cut off", `extends && p.h.FS.Content == ContentUnknown: // the filesystem could`, `false: // it could`},
 	{"another filesystem than was asked for is mounted", `if wanted != "" && wanted != fs.Type {`, `if false {`},
 	{"a suspended device is used", `case d.Suspended:`, `case false:`},
 	{"a call waits for a suspended device forever", `waits := c.Waits || p.h.LV.Pending`, `waits := c.Waits || p.h.LV.Pending || p.h.Device.Suspended`},
@@ -180,7 +180,8 @@ var mutants = []mutant{
 				size = c.Size`, `if len(calls) > 0 {
 				size = c.Size`},
 	{"a volume is created for no call", `CreateVolume, Size: size, Calls: calls})`, `CreateVolume, Size: size})`},
-	{"expandfs is answered before the volume is large enough", `if !p.grow(max(c.Size, lv.Size), calls) && !extends {`, `if p.grow(max(c.Size, lv.Size), calls); true {`},
+	{"expandfs to a size that the filesystem has extends it to the whole device", `case !p.grow(c.Size, calls):`, `case !p.grow(d.Size, calls):`},
+	{"expandfs is answered before the volume is large enough", `case !p.grow(c.Size, calls):`, `case p.grow(c.Size, calls) || true:`},
 }
 
 var walked = regexp.MustCompile(`walked (\d+) states`)

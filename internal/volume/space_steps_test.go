@@ -200,6 +200,9 @@ func (w world) do(s Step) (world, error) {
 		if len(s.Calls) == 0 && !w.grow {
 			return w, fmt.Errorf("grows without a call, and found nothing small at a mount")
 		}
+		if len(s.Calls) > 0 && !w.wants(oExpand) && w.small && !w.short {
+			return w, fmt.Errorf("grows for a call what has the size already, so the call fails where that is impossible")
+		}
 		if !w.mounted() || w.truth == tError || w.truth == tCut && w.known || w.lvRO {
 			return w, fmt.Errorf("grows what is not mounted, in error or read-only")
 		}
@@ -263,6 +266,8 @@ func (w world) holds(o op) bool {
 		return !ours(w.at[1]) && w.phase[1] == pNone
 	case oExpand:
 		return !w.short && !w.small
+	case oExpandLess:
+		return !w.short || !w.small
 	case oCreate, oCreateRefused:
 		return w.lv == Present
 	case oFind:

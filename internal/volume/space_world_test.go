@@ -104,6 +104,7 @@ const (
 	oReleaseG
 	oReleaseP
 	oExpand
+	oExpandLess // to less than the LV may have
 	oReclaimG
 	oReclaimP      // an operator's
 	oReclaimPAlone // flexd's own
@@ -200,6 +201,8 @@ func (w world) want() Want {
 			c.Verb, c.Dir = Release, dirP
 		case oExpand:
 			c.Verb, c.Dir = Expand, dirP
+		case oExpandLess:
+			c.Verb, c.Dir, c.Size = Expand, dirP, smallSize
 		case oReclaimG:
 			c.Verb, c.Dir = Reclaim, dirG
 		case oReclaimP, oReclaimPAlone:

@@ -29,6 +29,10 @@ func TestExpand(t *testing.T) {
 			h.ok(expand(p, 320*mib))
 			h.ok(expand(q, 100*mib))
 			h.refused(expand(p, 400*mib), "vg0/"+lv+": expandfs", "CAP_SYS_RESOURCE")
+			h.ok(expand(p, 320*mib)) // the capacity is lowered
+			if s := h.story(lv); s.Size != 320*mib {
+				t.Errorf("the failed expansion has left %d bytes", s.Size)
+			}
 			h.end(m, v, p, q)
 			continue
 		}
@@ -58,12 +62,41 @@ func TestExpand(t *testing.T) {
 		h.reads(v, p, "f", "x")
 		h.end(m, v, p)
 	}
-	// btrfs below 256 MiB: the kernel resizes none.
-	v := h.vol("small", "btrfs").With("size", "128Mi")
+}
+
+// The kernel does not extend a btrfs to less than 256 MiB, and a failed expansion takes no space. Both remedies of its
+// message work, also for the next pod, and also if an operator has extended the volume.
+func TestImpossibleExpansion(t *testing.T) {
+	t.Parallel()
+	need(t, "mkfs.btrfs")
+	h := newHost(t)
+	v, p, q := h.vol("small", "btrfs").With("size", "128Mi"), podN(1), podN(2)
+	expand := func(p pod, size int64) answer {
+		return h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(size), "0")
+	}
+	fails := func(p pod, volume int64) {
+		t.Helper()
+		h.refused(expand(p, 192*mib), "vg0/small: expandfs", "ask for at least 257 MiB; or lower spec.capacity.storage")
+		if size := h.story("small").Size; size != volume {
+			t.Errorf("the volume has %d bytes", size)
+		}
+		for _, size := range []int64{128 * mib, 120 * mib} { // the capacity is lowered
+			h.ok(expand(p, size))
+		}
+	}
 	h.ok(h.up(noAttach, v, p))
-	h.refused(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(192*mib), "0"), "vg0/small: expandfs", "256 MiB")
-	h.ok(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(320*mib), "0"))
+	fails(p, 128*mib)
+	h.extend("vg0/small", 192*mib)
+	fails(p, 192*mib)
 	h.end(noAttach, v, p)
+	h.ok(h.up(noAttach, v, q))
+	fails(q, 192*mib)
+	h.ok(expand(q, 257*mib))
+	if c := capacity(t, h.PodDir(q, v)); c < 250*mib {
+		t.Errorf("%d bytes after expandfs to 257 MiB", c)
+	}
+	h.ok(expand(q, 128*mib))
+	h.end(noAttach, v, q)
 }
 
 // A filesystem that is smaller than its device is grown after the answer.
