@@ -17,6 +17,7 @@ import (
 // volumes remains.
 func TestLimits(t *testing.T) {
 	t.Parallel()
+	need(t, "mkfs.btrfs")
 	const volumes, together = 1000, 200
 	var (
 		dir  string
@@ -93,7 +94,7 @@ func TestLimits(t *testing.T) {
 		"perNamespace.maxVolumes of volume group big is 3", "flexd has created 3 for namespace default", "remove volumes that are not needed")
 	other := podN(1)
 	other.Namespace = "other"
-	h.ok(h.up(noAttach, h.vol("x", "ext4").With("volumegroup", "big", "size", "16Mi"), other))
+	h.ok(h.up(noAttach, h.vol("x", "btrfs").With("volumegroup", "big", "size", "128Mi"), other))
 	h.refused(h.call("waitforattach", "", h.vol("y", "ext4").With("volumegroup", "big", "size", "16Mi").Blob(nil)), "big/y: waitforattach", "kubelet passes the namespace only at mount")
 
 	// Lowered below what exists: that is used as before, and nothing is added.
@@ -101,14 +102,14 @@ func TestLimits(t *testing.T) {
 	h.settings.groups = strings.Replace(h.settings.groups, "maxVolumes: 5", "maxVolumes: 1", 1)
 	h.configure()
 	h.start()
-	x := h.vol("x", "ext4").With("volumegroup", "big", "size", "16Mi")
+	x := h.vol("x", "btrfs").With("volumegroup", "big", "size", "128Mi") // the kernel can extend it
 	h.ok(h.unmount(x, other))
 	h.ok(h.up(noAttach, x, other))
 	h.refused(h.up(noAttach, h.vol("z", "ext4").With("volumegroup", "big", "size", "16Mi"), other), "maxVolumes of volume group big is 1, and flexd has created 4")
 	h.refused(h.call("expandfs", x.Blob(nil), "", h.PodDir(other, x), fmt.Sprint(int64(71)<<30), "0"), "perNamespace.maxTotalSize")
 	var st unix.Stat_t
 	h.must(unix.Stat(dir+"/x", &st))
-	if st.Size != 16<<20 {
+	if st.Size != 128*mib {
 		t.Errorf("x has %d bytes", st.Size)
 	}
 	h.ok(h.unmount(x, other))
