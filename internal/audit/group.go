@@ -104,8 +104,12 @@ func (s *group) audit(ctx context.Context, fresh bool) join.Group {
 			first[findingKey(d)] = true
 		}
 		nth = s.begin()
+		uncompared := g.Busy
 		g = s.gather(ctx, true, fresh)
-		found = slices.DeleteFunc(join.Findings(g), func(d join.Finding) bool { return !first[findingKey(d)] })
+		found = slices.DeleteFunc(join.Findings(g), func(d join.Finding) bool {
+			key := findingKey(d)
+			return !first[key] && !(uncompared[d.UUID] && known[key])
+		})
 	}
 	if s.a.ctx.Err() == nil && s.store(nth, g, found) { // otherwise the observation was canceled, or is outdated
 		s.renamed(g)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -117,6 +118,26 @@ func TestCheckBusy(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A known finding stays, with its time, if the volume was not compared in the first observation of a check because
+// its lane tried its step again, as a deactivation that fails.
+func TestKnownWhileRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var acted time.Time
+		looks := 0
+		a := auditor(t, slowGroup{func() {
+			if looks++; looks == 3 {
+				acted = time.Now()
+			}
+		}}, func() []*View { return []*View{{UUID: "u", Name: volume.Name{VG: "vg0", LV: "a"}, Acted: acted}} })
+		a.groups["vg0"].audit(t.Context(), true)
+		before, _ := a.Findings()
+		a.groups["vg0"].audit(t.Context(), true)
+		if after, _ := a.Findings(); len(before) == 0 || !slices.Equal(before, after) || looks != 4 {
+			t.Errorf("%d looks: before %+v, after %+v", looks, before, after)
+		}
+	})
 }
 
 // hangingGroup answers at the time limit, with the cause.
