@@ -147,7 +147,7 @@ func (f *Facts) judge(name volume.Name) volume.LV {
 		return volume.LV{Presence: volume.Absent, Name: name, UUID: l.UUID, Reason: fmt.Sprintf("it has the tag %s of an interrupted creation. If older metadata was restored, use it as it is: lvchange --deltag %[1]s %s", tagCreating, name)}
 	}
 	lv := volume.LV{
-		Presence: volume.Present, Name: name, UUID: l.UUID, Size: l.Size, ReadOnly: l.ReadOnly,
+		Presence: volume.Present, Name: name, UUID: l.UUID, Size: l.Size, ReadOnly: l.ReadOnly, External: slices.Contains(l.Role, "extthinorigin"),
 		Created: slices.Contains(l.Tags, tagCreated), Tagged: f.recordTag(l),
 	}
 	if lv.Created {

@@ -373,3 +373,13 @@ func TestValidHeader(t *testing.T) {
 		t.Errorf("%t %v", valid, err)
 	}
 }
+
+// Of the origins only the external origin of a thin volume stays read-only.
+func TestExternalOrigin(t *testing.T) {
+	for role, want := range map[string]bool{"public": false, "public,origin,thickorigin": false, "public,origin,extthinorigin": true, "public,origin,extthinorigin,multiextthinorigin": true} {
+		f := &Facts{LVs: map[string]Logical{"v": {Name: "v", ReadOnly: true, Role: strings.Split(role, ",")}}}
+		if lv := f.judge(volume.Name{VG: "vg0", LV: "v"}); lv.External != want || lv.Presence != volume.Present {
+			t.Errorf("%s: got %+v", role, lv)
+		}
+	}
+}

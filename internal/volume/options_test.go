@@ -36,18 +36,19 @@ func TestOptionsDiffer(t *testing.T) {
 // What makes a volume read-only decides how it is made writable again.
 func TestReadOnlyRemedy(t *testing.T) {
 	for _, row := range []struct {
-		lv   bool
-		file string
-		want string
+		lv, external bool
+		file         string
+		want         string
 	}{
-		{false, "", "blockdev --setrw /dev/loop1"},
-		{true, "", "the logical volume is read-only: mount it with readOnly: true, or make it writable: lvchange -prw vg0/data"},
-		{false, "/srv/data", "losetup -d /dev/loop1"},
-		{true, "/srv/data", "chmod u+w /srv/data"},
+		{false, false, "", "blockdev --setrw /dev/loop1"},
+		{true, false, "", "the logical volume is read-only: mount it with readOnly: true, or make it writable: lvchange -prw vg0/data"},
+		{false, false, "/srv/data", "losetup -d /dev/loop1"},
+		{true, true, "", "LVM never makes it writable: mount it with readOnly: true"},
+		{true, false, "/srv/data", "chmod u+w /srv/data"},
 	} {
-		h := Have{LV: LV{Presence: Present, Name: Name{VG: "vg0", LV: "data"}, ReadOnly: row.lv, File: File{Path: row.file}}, Device: Device{Activity: Active, Path: "/dev/loop1", ReadOnly: true}}
+		h := Have{LV: LV{Presence: Present, Name: Name{VG: "vg0", LV: "data"}, ReadOnly: row.lv, External: row.external, File: File{Path: row.file}}, Device: Device{Activity: Active, Path: "/dev/loop1", ReadOnly: true}}
 		v := Plan(Want{Calls: []Call{{ID: "c", Verb: Publish, Dir: "/k/p"}}}, h)
-		if len(v.Refused) != 1 || !strings.Contains(v.Refused[0].Reason, row.want) {
+		if len(v.Refused) != 1 || !strings.Contains(v.Refused[0].Reason, row.want) || row.external && strings.Contains(v.Refused[0].Reason, "lvchange") {
 			t.Errorf("read-only volume %v: got %+v, want %q", row.lv, v, row.want)
 		}
 	}

@@ -183,6 +183,9 @@ func (p *planner) conflict(c Call) Refusal {
 		if !p.h.LV.ReadOnly {
 			return refusal(Conflict, "its device is read-only: mount it with readOnly: true, or make it writable: blockdev --setrw %s. If that has no effect, delete the pods that use it, and it is activated anew. If it is still read-only, remove it from activation/read_only_volume_list in lvm.conf", p.device())
 		}
+		if p.h.LV.External {
+			return refusal(Conflict, "the logical volume is the external origin of a thin volume, and LVM never makes it writable: mount it with readOnly: true")
+		}
 		writable := "lvchange -prw " + p.h.LV.Name.String()
 		if file := p.h.LV.File.Path; file != "" {
 			writable = "chmod u+w " + Quote(file)

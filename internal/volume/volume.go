@@ -59,6 +59,7 @@ type LV struct {
 	ReadOnly bool      `json:"readOnly,omitempty"` // the LV itself, not a mount of it
 	Reason   string    `json:"reason,omitempty"`   // why it is Foreign, or why it is unknown
 	Created  bool      `json:"created,omitempty"`  // created by flexd
+	External bool      `json:"-"`                  // the external origin of a thin volume: LVM keeps it read-only
 	Zero     bool      `json:"-"`                  // added space may contain other data, and is to be zeroed first
 	Unzeroed int64     `json:"-"`                  // its size when it was extended while blank: the added space may contain other data; 0 = it was not
 	Now      Name      `json:"-"`                  // Absent by its name: its present name, if its device shows it
