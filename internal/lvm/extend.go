@@ -131,8 +131,8 @@ func (g *group) checkExtend(ctx context.Context, f *Facts, l Logical, wanted int
 	if err := g.canAllocate(ctx, f, l.Pool != ""); err != nil {
 		return err
 	}
-	if disk := f.largerSectors(l, args); disk != "" {
-		return volume.Errorf(volume.Unusable, "extend: the disk %s has larger logical blocks than the disks of %s, and the filesystem could not be mounted with a part on it. Choose a disk by hand: lvextend -L %db %[2]s DISK; or pvchange -xn %[1]s", disk, name, wanted)
+	if disk, present, block := f.largerSectors(l, args); disk != "" {
+		return volume.Errorf(volume.Unusable, "extend: the disk %s has larger logical blocks than the disks of %s, and the filesystem could not be mounted with a part on it. Exclude that disk from new space: pvchange -xn %[1]s; or extend it by hand on a disk like its present ones, such as %[3]s (blockdev --getss DISK: %[4]d): lvextend -L %[5]db %[2]s DISK; if none has room, add one first: vgextend %[6]s DISK", disk, name, present, block, wanted, g.name)
 	}
 	if err := g.mayReload(ctx, l, name); err != nil {
 		return fmt.Errorf("extend: %w", err)

@@ -3,7 +3,6 @@ package lvm
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,41 +83,30 @@ func (f *Facts) cutOff() map[volume.UUID]string {
 }
 
 // largerSectors returns a disk that an extension of l could use, and whose logical blocks are larger
-// than those of the present disks of l; "" = none. args are the arguments of the extension.
-func (f *Facts) largerSectors(l Logical, args []string) string {
+// than those of the present disks of l; "" = none. It also returns the present disk with the largest, and their size.
+// args are the arguments of the extension.
+func (f *Facts) largerSectors(l Logical, args []string) (disk, like string, present int64) {
 	if f.place == nil || l.Pool != "" {
-		return ""
+		return "", "", 0
 	}
 	sizes := map[string]int64{} // by path
 	for _, n := range f.place.needs {
-		sizes[n.path] = sectorOf(n.number)
+		sizes[n.path] = sysfs.LogicalBlock(n.number)
 	}
 	if len(sizes) == 0 || slices.Min(slices.Collect(maps.Values(sizes))) == slices.Max(slices.Collect(maps.Values(sizes))) {
-		return ""
+		return "", "", 0
 	}
-	present := int64(0)
 	for _, n := range f.place.needs {
-		if slices.Contains(f.usersOf(n.number, 0), l.UUID) {
-			present = max(present, sizes[n.path])
+		if size := sizes[n.path]; size > present && slices.Contains(f.usersOf(n.number, 0), l.UUID) {
+			like, present = n.path, size
 		}
 	}
 	restricted := slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "@") })
 	for _, pv := range f.PVs {
 		may := !restricted || slices.ContainsFunc(pv.Tags, func(tag string) bool { return slices.Contains(args, "@"+tag) })
 		if may && pv.Allocatable && pv.Free > 0 && sizes[pv.Path] > present {
-			return pv.Path
+			return pv.Path, like, present
 		}
 	}
-	return ""
-}
-
-// sectorOf returns the size of a disk's logical blocks, 0 if it is unknown.
-func sectorOf(number string) int64 {
-	dir := "/sys/dev/block/" + number
-	if _, err := os.Stat(dir + "/partition"); err == nil {
-		dir += "/.."
-	}
-	text, _ := sysfs.Line(dir + "/queue/logical_block_size")
-	size, _ := strconv.ParseInt(text, 10, 64)
-	return size
+	return "", "", 0
 }

@@ -63,3 +63,13 @@ func SplitNumber(s string) (major, minor uint32, ok bool) {
 	y, err2 := strconv.ParseUint(b, 10, 20)
 	return uint32(x), uint32(y), err1 == nil && err2 == nil
 }
+
+// LogicalBlock returns the size of the logical blocks of a device, 0 if it is unknown.
+func LogicalBlock(number string) int64 {
+	dir := "/sys/dev/block/" + number
+	if _, err := Line(dir + "/partition"); err == nil {
+		dir += "/.."
+	}
+	size, _ := Uint(dir + "/queue/logical_block_size")
+	return int64(size)
+}

@@ -365,7 +365,7 @@ func TestUnsafeExtension(t *testing.T) {
 	h.sh("dmsetup", "create", "large", "--table", "0 260096 linear "+loop+" 2048")
 	const large = "/dev/mapper/large"
 	h.lvm("vgextend", "-y", "--config", "devices{allow_mixed_block_sizes=1}", "vg1", large)
-	h.refused(expand(180*mib), "vg1/a", "extend", large+" has larger logical blocks", "pvchange -xn "+large)
+	h.refused(expand(180*mib), "vg1/a", "extend", large+" has larger logical blocks", "on a disk like its present ones, such as /dev/mapper/short (blockdev --getss DISK: 512)", "pvchange -xn "+large, "vgextend vg1 DISK")
 	h.lvm("pvchange", "-xn", large)
 	h.ok(expand(180 * mib))
 	h.lvm("vgreduce", "vg1", large)
