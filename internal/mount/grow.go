@@ -55,6 +55,9 @@ func grow(a growArg) error {
 			return err // the filesystem does not use it yet
 		}
 		err = extend(dev, a.Device, e, room)
+		if errors.Is(err, unix.EIO) && sound(a) {
+			return fmt.Errorf("the kernel cannot read or write the new space (see dmesg); the filesystem keeps its size, and has no error: %w", err)
+		}
 	}
 	if isFailure(err) {
 		return fmt.Errorf("%w: %w", ErrFailed, err)
@@ -80,6 +83,12 @@ func obstacle(fsType string, size int64) error {
 		}
 	}
 	return nil
+}
+
+// sound reports whether a mounted filesystem shows no error.
+func sound(a growArg) bool {
+	e, err := mountedAt(a.Device, a.At)
+	return err == nil && !e.SuperReadOnly && inError(a.Device, e) == ""
 }
 
 // zeroTail zeroes the end of a device beyond its filesystem: the space may contain labels of

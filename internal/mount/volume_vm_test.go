@@ -198,6 +198,29 @@ func TestUnreadableEnd(t *testing.T) {
 	}
 }
 
+// The kernel cannot read the new space of a mounted xfs: it keeps its size, and has no error.
+func TestGrowUnreadable(t *testing.T) {
+	const old, size = 320 * mib / 512, 384 * mib / 512 // in sectors
+	r := table(t, fmt.Sprintf("0 %d linear DISK 2048", old))
+	r.format("xfs")
+	l := r.spec(r.mkdir("m"))
+	l.First = true
+	r.mount(l)
+	name := strings.TrimSpace(r.sh("cat", "/sys/dev/block/"+r.dev.Number+"/dm/name"))
+	const end = size - 2*mib/512
+	lines := fmt.Sprintf("0 %d linear DISK 2048\n%[1]d %[2]d error\n%d %[2]d linear DISK %d", end, mib/512, end+mib/512, 2048+end+mib/512)
+	r.sh("sh", "-c", `dmsetup suspend $0; echo "$1" | dmsetup reload $0; dmsetup resume --noudevsync $0`, name, strings.ReplaceAll(lines, "DISK", strings.Split(os.Getenv("FLEXD_TEST_DISKS"), ",")[3]))
+	r.observe(r.dev.Path)
+	err := r.Grow(t.Context(), r.lock, r.dev, "xfs", l.Dir)
+	if err == nil || errors.Is(err, ErrFailed) || volume.CodeOf(err) == volume.Damaged || !strings.Contains(err.Error(), "cannot read or write the new space") {
+		t.Errorf("got %v", err)
+	}
+	if fs := r.probe(l.Dir); fs.Content != volume.Filesystem || fs.Size > 320*mib {
+		t.Errorf("got %+v", fs)
+	}
+	r.unmount(l.Dir)
+}
+
 // Ensure that an xfs with a zeroed head is also found on stripes, where mkfs makes groups of another size.
 func TestStripes(t *testing.T) {
 	r := newRig(t, 64*mib) // for the group
