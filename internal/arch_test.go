@@ -49,7 +49,7 @@ var packages = []struct {
 	{"internal/loopdev", []string{"volume", "sysfs", "procfs", "run", "mount", "join"}},
 	{"internal/dsw", []string{"volume"}},
 	{"internal/asw", []string{"volume", "sysfs", "join", "mounttable"}},
-	{"internal/audit", []string{"volume", "config", "status", "lvm", "dsw", "asw", "join"}},
+	{"internal/audit", []string{"volume", "sysfs", "config", "status", "lvm", "dsw", "asw", "join"}},
 	{"internal/reconcile", []string{"volume", "procfs", "run", "config", "status", "mounttable", "mount", "dsw", "asw", "join", "audit"}},
 	{"internal/metrics", []string{"volume", "run", "config", "status", "dsw"}},
 	{"internal/flexserve", []string{"volume", "procfs", "config", "status", "flexvolume", "kubelet", "mounttable", "dsw", "reconcile"}},

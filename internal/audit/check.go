@@ -23,6 +23,7 @@ const (
 // Check audits all configured volume groups anew, in parallel, so that a group that hangs does not delay the
 // others.
 func (a *Auditor) Check(ctx context.Context) []status.Checked {
+	a.lookAtFilesystems()
 	groups := make([]status.Checked, len(a.Config.Get().VolumeGroups))
 	var all sync.WaitGroup
 	for i, vg := range a.Config.Get().VolumeGroups {

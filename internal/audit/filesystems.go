@@ -76,6 +76,16 @@ func (f *filesystems) look(a *Auditor) <-chan struct{} {
 	return done
 }
 
+// lookAtFilesystems is LookAtSpace for the filesystems alone.
+func (a *Auditor) lookAtFilesystems() {
+	if running := a.filesystems.look(a); running != nil {
+		select {
+		case <-running:
+		case <-time.After(spaceWait):
+		}
+	}
+}
+
 // Filling returns the last usage of a volume's filesystem, and when it was read.
 func (a *Auditor) Filling(uuid volume.UUID) (volume.Filling, time.Time, bool) {
 	f := &a.filesystems

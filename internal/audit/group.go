@@ -14,6 +14,7 @@ import (
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/status"
+	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -199,7 +200,7 @@ func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 // the claims by volume.
 func (s *group) addViews(g *join.Group, mounted func(dir string) bool) map[volume.UUID][]string {
 	g.Keep, g.Flags = s.config().NeverDeactivate, s.config().MountFlags
-	g.Filesystems = map[volume.UUID]volume.FS{}
+	g.Filesystems, g.Sectors = map[volume.UUID]volume.FS{}, map[volume.UUID]join.Sectors{}
 	dirs := map[volume.UUID][]string{}
 	here := map[volume.UUID]bool{}
 	for _, d := range g.Devices {
@@ -225,6 +226,9 @@ func (s *group) addViews(g *join.Group, mounted func(dir string) bool) map[volum
 		}
 		if v.Broken.Content != volume.ContentUnknown {
 			g.Filesystems[v.UUID] = v.Broken
+		}
+		if f, _, ok := s.a.Filling(v.UUID); ok && f.Sector > 0 && v.Have != nil {
+			g.Sectors[v.UUID] = join.Sectors{Filesystem: f.Sector, Device: sysfs.LogicalBlock(v.Have.Device.Number)}
 		}
 	}
 	return dirs

@@ -82,6 +82,9 @@ type Volume struct {
 	ReadOnly bool
 }
 
+// Sectors are the sizes of the sectors of a filesystem and of the logical blocks of its device; 0 = unknown.
+type Sectors struct{ Filesystem, Device int64 }
+
 // A Suspended is a device of device-mapper that is suspended.
 type Suspended struct {
 	Kernel string // its name
@@ -203,6 +206,7 @@ type Group struct {
 	Copies map[volume.UUID][]string // files with these uuids in the directories of other groups
 
 	Filesystems map[volume.UUID]volume.FS // mounted filesystems that are in error or truncated
+	Sectors     map[volume.UUID]Sectors   // of mounted filesystems
 
 	byDir, byDevice map[string][]*Mount
 	older           bool // a device does not match the metadata: a refresh could lose data

@@ -72,7 +72,7 @@ func (s *facts) faulty() bool {
 	if d.Failed != "" {
 		texts, hints = append(texts, d.Failed), append(hints, d.Remedy)
 	}
-	for _, check := range []func() (text, hint string){s.filesystem, s.disks} {
+	for _, check := range []func() (text, hint string){s.filesystem, s.sectors, s.disks} {
 		if text, hint := check(); text != "" {
 			texts, hints = append(texts, text), append(hints, hint)
 		}
@@ -120,6 +120,20 @@ func (s *facts) filesystem() (text, hint string) {
 			"look at dmesg: was the disk, the thin pool or the filesystem below it full, or did it fail? Check the files that were written last. It is reported until the volume is unmounted, or flexd is restarted"
 	}
 	return "", ""
+}
+
+// sectors checks for a mounted filesystem whose device has larger logical blocks now.
+func (s *facts) sectors() (text, hint string) {
+	at, mounts := s.g.Sectors[s.uuid], s.mounts()
+	if at.Filesystem == 0 || at.Filesystem >= at.Device || len(mounts) == 0 {
+		return "", ""
+	}
+	h := volume.Handle{Name: volume.Name{VG: s.g.Name, LV: s.name()}}
+	if !s.lvm() {
+		h = volume.Handle{File: s.file(&Volume{Name: s.name()})}
+	}
+	fsType, _, _ := strings.Cut(mounts[0].What, " ")
+	return volume.SmallSectors(fsType, at.Filesystem, at.Device, s.device.Path, h)
 }
 
 // disks checks for further devices of a mounted btrfs.

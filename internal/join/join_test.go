@@ -268,6 +268,11 @@ func TestDisagreements(t *testing.T) {
 			g.Devices[0].Failed, g.Devices[0].Remedy = "the cache has failed", "lvconvert --uncache"
 		}}, []string{"faulty data: the cache has failed|lvconvert --uncache"}},
 		{"its cache has failed, and nothing uses it", []func(*Group){unclaimed, leased, func(g *Group) { g.Devices[0].Failed = "the cache has failed" }}, nil},
+		{"its device has larger blocks", []func(*Group){func(g *Group) { g.Sectors = map[volume.UUID]Sectors{"u1": {512, 4096}} }}, []string{"faulty data: its ext4 has sectors of 512 bytes, and its device /dev/dm-3 logical blocks of 4096|neither extend it nor mount it again|pvmove -n data DISK OTHER|vgextend vg0"}},
+		{"its file's device has larger blocks", []func(*Group){func(g *Group) {
+			g.Kind, g.Directory, g.Sectors = "loopdev", "/srv/vg0", map[volume.UUID]Sectors{"u1": {512, 4096}}
+		}}, []string{"faulty data: attached with such blocks|losetup -d /dev/dm-3"}},
+		{"its device has small blocks", []func(*Group){func(g *Group) { g.Sectors = map[volume.UUID]Sectors{"u1": {4096, 512}} }}, nil},
 		{"its filesystem is in error", []func(*Group){func(g *Group) { g.Mounts[0].Fault = "ext4 counts 5 errors" }}, []string{"faulty data: its filesystem is in error: ext4 counts 5 errors|dmesg|delete its pods|fsck"}},
 		{"a mount lacks a flag of the group", []func(*Group){func(g *Group) { g.Flags, g.Mounts[0].Options = []string{"nodev", "nosuid"}, []string{"rw", "nosuid"} }}, []string{"mount-flags data: lacks nodev, which|mount -o remount,bind,nodev " + pod}},
 		{"a mount has the flags of the group", []func(*Group){func(g *Group) { g.Flags, g.Mounts[0].Options = []string{"nodev"}, []string{"rw", "nodev"} }}, nil},

@@ -51,6 +51,9 @@ func grow(a growArg) error {
 			err = obstacle(e.Type, volume.Room(a.Future))
 		}
 	case have < room:
+		if err := mountedSectors(dev, a.Device, e.Type, e.Dir); err != nil {
+			return err
+		}
 		if err := zeroTail(a.Device, room, size); err != nil {
 			return err // the filesystem does not use it yet
 		}

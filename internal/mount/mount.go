@@ -97,6 +97,9 @@ func build(dev *os.File, l MountSpec) (mnt int, err error) {
 		if err == nil {
 			err = embeddedAllowed(sb, l.Device)
 		}
+		if err == nil {
+			err = sectorsFit(dev, sb.Type, sb.Sector, l.Device)
+		}
 		if err == nil && sb.Log && l.Device.ReadOnly {
 			err = unreplayed(l)
 		}

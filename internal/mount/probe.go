@@ -73,6 +73,9 @@ func content(dev *os.File, a probeArg) (volume.FS, error) {
 		if err := embeddedAllowed(sb, a.Device); err != nil {
 			return volume.FS{}, err
 		}
+		if err := sectorsFit(dev, sb.Type, sb.Sector, a.Device); err != nil {
+			return volume.FS{}, err
+		}
 		fs := volume.FS{Content: volume.Filesystem, Type: s.Type, Size: sb.Size, Unclean: sb.Unclean}
 		if sb.Failed {
 			fs.What = "its superblock notes errors that no fsck has cleared"
@@ -118,6 +121,12 @@ func probeMounted(dev *os.File, a probeArg) (volume.FS, error) {
 	}
 	if err == nil {
 		err = truncated(dev, &fs)
+	}
+	if err == nil {
+		err = mountedSectors(dev, a.Device, e.Type, e.Dir)
+	}
+	if small, ok := errors.AsType[*Refusal](err); ok {
+		fs.Small, err = small.Error(), nil
 	}
 	return fs, err
 }

@@ -12,6 +12,7 @@ import (
 type superblock struct {
 	Type   string
 	Size   int64  // bytes that the filesystem covers of this device
+	Sector int64  // bytes of its smallest access to the device; 0 = unknown
 	Failed bool   // the filesystem is marked as in error
 	FSID   string // of a btrfs, as sysfs writes it
 
@@ -60,6 +61,7 @@ func parseSuperblock(b []byte, fsType string) (superblock, error) {
 			return superblock{}, fmt.Errorf("ext4: block size 2^%d KiB", shift)
 		}
 		size = 1024 << shift
+		s.Sector = int64(size)
 		s.Failed = le.Uint16(b[58:])&2 != 0 // EXT4_ERROR_FS
 		s.MountOptions = ext4Options(b)
 		s.FastCommit = le.Uint32(b[0x5c:])&0x400 != 0                // COMPAT_FAST_COMMIT
@@ -71,13 +73,15 @@ func parseSuperblock(b []byte, fsType string) (superblock, error) {
 	case "xfs":
 		be := binary.BigEndian
 		size, blocks = uint64(be.Uint32(b[4:])), be.Uint64(b[8:])
-		s.Unfinished = b[126] != 0 // sb_inprogress
+		s.Sector = int64(be.Uint16(b[102:])) // sb_sectsize
+		s.Unfinished = b[126] != 0           // sb_inprogress
 	case "btrfs":
 		// The size in the device item, not of the filesystem: this is about one device.
 		size, blocks = 1, binary.LittleEndian.Uint64(b[0xc9+8:])
 		s.FSID = uuidText(b[0x20:0x30])
 		s.Log = binary.LittleEndian.Uint64(b[0x60:]) != 0 // log_root
 		s.Devices = binary.LittleEndian.Uint64(b[0x88:])
+		s.Sector = int64(binary.LittleEndian.Uint32(b[0x90:])) // sectorsize
 	}
 	if size == 0 || blocks == 0 || blocks > (1<<62)/size {
 		return superblock{}, fmt.Errorf("%s: %d blocks of %d bytes", fsType, blocks, size)

@@ -191,8 +191,9 @@ func fillingOf(id int, dir string) (f volume.Filling) {
 		return fail(err)
 	}
 	block := int64(cmp.Or(st.Frsize, st.Bsize))
+	sector, _ := liveSector(fmt.Sprintf("/proc/self/fd/%d", fd), &st)
 	return volume.Filling{
 		Size: int64(st.Blocks) * block, Used: int64(st.Blocks-st.Bfree) * block, Free: int64(st.Bavail) * block,
-		Inodes: st.Files, InodesUsed: st.Files - min(st.Ffree, st.Files),
+		Inodes: st.Files, InodesUsed: st.Files - min(st.Ffree, st.Files), Sector: sector,
 	}
 }

@@ -37,6 +37,9 @@ func (p *planner) expand(c Call) {
 	case p.h.FS.Content == Truncated: // an extension could use other extents than those that were cut off
 		p.refuseWith(c, p.truncated())
 		return
+	case p.h.FS.Small != "":
+		p.refuse(c, Unusable, "%s", p.h.FS.Small)
+		return
 	case p.enlarged(): // LVM would load a table of the older size
 		p.refuse(c, Conflict, "its device %s has %s, and the metadata of the volume group only %s: the metadata may be an older version, and flexd extends no filesystem over space that the device loses at the next activation (flexd check has the remedy)", d.Path, Bytes(d.Size), Bytes(lv.Size))
 		return

@@ -53,6 +53,7 @@ type Filling struct {
 	Free       int64  `json:"free"`   // without the blocks reserved for root
 	Inodes     uint64 `json:"inodes"` // 0 = it creates inodes as needed
 	InodesUsed uint64 `json:"inodesUsed"`
+	Sector     int64  `json:"sector,omitempty"` // see SmallSectors; 0 = unknown
 
 	Unknown string `json:"unknown,omitempty"` // why the other fields are not known
 }

@@ -43,3 +43,23 @@ func TestExpandTruncated(t *testing.T) {
 		t.Errorf("not looked at: got %+v", v)
 	}
 }
+
+// Nor one with smaller sectors than its device has: the kernel would not mount it again.
+func TestExpandSmallSectors(t *testing.T) {
+	const dir, mib = "/pods/p", 1 << 20
+	what, hint := SmallSectors("xfs", 512, 4096, "/dev/dm-0", Handle{Name: Name{VG: "vg0", LV: "db"}})
+	h := Have{
+		LV:      LV{Presence: Present, Name: Name{VG: "vg0", LV: "db"}, Size: 64 * mib},
+		Device:  Device{Activity: Active, Size: 64 * mib, Path: "/dev/dm-0", Link: "/dev/vg0/db"},
+		FS:      FS{Content: Filesystem, Type: "xfs", Size: 32 * mib, Small: what + "; " + hint},
+		Record:  Seen,
+		Targets: map[string]TargetState{dir: {This: true}},
+		Mounts:  []Mount{{Dir: dir, Type: "xfs", Owner: Ours, Kind: Published}},
+	}
+	for _, size := range []int64{64 * mib, 128 * mib} {
+		v := Plan(Want{Claims: []Claim{{Kind: Published, Dir: dir, Phase: Held}}, Calls: []Call{{ID: "1", Verb: Expand, Dir: dir, Size: size}}}, h)
+		if len(v.Steps) > 0 || len(v.Refused) != 1 || v.Refused[0].Code != Unusable || !strings.Contains(v.Refused[0].Reason, "pvmove -n db DISK OTHER") {
+			t.Errorf("to %d: got %+v", size, v)
+		}
+	}
+}

@@ -197,6 +197,8 @@ type FS struct {
 	Checked  bool `json:"checked,omitempty"`
 	Made     bool `json:"made,omitempty"`  // mkfs succeeded in this turn
 	Grown    bool `json:"grown,omitempty"` // extended to the device's present size in this turn
+	// Small is SmallSectors of a mounted filesystem, "" = they suffice.
+	Small string `json:"small,omitempty"`
 	// For a device that is not mounted:
 	Use    Use    `json:"use,omitempty"`
 	UsedBy string `json:"usedBy,omitempty"` // its users, and the remedy if it is known

@@ -375,3 +375,49 @@ func TestUnsafeExtension(t *testing.T) {
 	h.eventually("its lease ends", func() string { return strings.TrimPrefix(strings.Join(h.Active(), " "), "short") })
 	h.sh("dmsetup", "remove", "--retry", "short")
 }
+
+// An administrator extends a mounted xfs with sectors of 512 bytes onto a disk with blocks of 4096. flexd reports it,
+// extends nothing, and does not try its mount. The remedy works, also while it is mounted.
+func TestSmallSectors(t *testing.T) {
+	need(t, "mkfs.xfs")
+	const large = "/dev/mapper/large"
+	h := newHost(t, func(h *host) {
+		h.sh("truncate", "-s", "128M", h.Dir+"/disk")
+		loop := strings.TrimSpace(h.sh("losetup", "-f", "--show", "--sector-size", "4096", h.Dir+"/disk"))
+		t.Cleanup(func() { exec.Command("losetup", "-d", loop).Run() })
+		h.sh("dmsetup", "create", "large", "--table", "0 260096 linear "+loop+" 2048")
+		h.settings.groups = "  - {name: vg1, " + h.group("vg1") + ", create: true, maxSize: 1GiB}\n"
+		h.lvm("vgextend", "-y", "--config", "devices{allow_mixed_block_sizes=1}", "vg1", large)
+	})
+	v, p := h.vol("a", "xfs").With("volumegroup", "vg1").With("size", "320Mi"), podN(1)
+	h.lvm("pvchange", "-xn", large)
+	h.ok(h.up(noAttach, v, p))
+	h.write(v, p, "f", "x")
+	h.lvm("pvchange", "-xy", large)
+	move := func() { h.lvm("pvmove", "-i", "1", "-n", "a", large, disks[2]) }
+	says := []string{"sectors of 512 bytes", "logical blocks of 4096", "pvmove -n a DISK OTHER", "vgextend vg1 OTHER"}
+	for size := int64(360); size <= 400; size += 40 {
+		h.lvm("lvextend", "-y", "-L", fmt.Sprint(size, "m"), "vg1/a", large)
+		h.disagrees("faulty", h.identity("vg1/a"), says...)
+		for _, wanted := range []int64{size, size + 40} {
+			h.refused(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(wanted*mib), "0"), append(says, "vg1/a")...)
+		}
+		if got := strings.TrimSpace(h.lvm("lvs", "--noheadings", "--units", "m", "--nosuffix", "-o", "lv_size", "vg1/a")); got != fmt.Sprint(size, ".00") {
+			t.Errorf("its size is %s, not %d", got, size)
+		}
+		if size == 360 {
+			move()
+			h.ok(h.call("expandfs", v.Blob(nil), "", h.PodDir(p, v), fmt.Sprint(size*mib), "0"))
+			continue
+		}
+		h.end(noAttach, v, p)
+		h.refused(h.mount(v, p), append(says, "vg1/a")...)
+		move()
+		h.ok(h.mount(v, p))
+		h.reads(v, p, "f", "x")
+		h.end(noAttach, v, p)
+	}
+	h.eventually("its lease ends", func() string { return strings.TrimPrefix(strings.Join(h.Active(), " "), "large") })
+	h.lvm("vgreduce", "vg1", large)
+	h.sh("dmsetup", "remove", "--retry", "large")
+}
