@@ -17,7 +17,7 @@ const (
 	StillActive     Class = "still-active"     // not needed any more, and its deactivation fails again and again
 	StaleMapping    Class = "stale-mapping"    // the device differs from the metadata
 	Covered         Class = "covered"          // the mount of a held claim is covered by another one
-	Degraded        Class = "degraded"         // in use, and a disk or a copy of it is missing, or copies differ
+	Degraded        Class = "degraded"         // in use, and a disk or a copy of it is missing, or copies differ; or a disk is too short for it
 	Faulty          Class = "faulty"           // in use, and its filesystem, cache or thin pool has failed
 	MergePending    Class = "merge-pending"    // in use, and its contents are replaced at its next activation
 	NestedMount     Class = "nested-mount"     // something is mounted below a mount of flexd

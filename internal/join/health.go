@@ -12,6 +12,18 @@ import (
 // BringBack is the advice about a missing disk, which LVM's settings may only hide.
 const BringBack = "bring the disk back (pvs, dmesg), or let LVM see it again (filter, devices file; flexd doctor)"
 
+// cutOff checks for a disk that ends before a part of the volume.
+func (s *facts) cutOff() {
+	if s.volume == nil || s.volume.CutOff == "" {
+		return
+	}
+	hint := "do not deactivate or extend the volume before that: it could not be activated again"
+	if s.device == nil {
+		hint = "it cannot be activated before that"
+	}
+	s.add(Degraded, "", hint, "a part of it is beyond the end of a disk: %s", s.volume.CutOff)
+}
+
 // degraded checks a volume in use for a missing disk or a failed copy of its data. A device
 // with errors has been reported before.
 func (s *facts) degraded() {
@@ -22,9 +34,6 @@ func (s *facts) degraded() {
 	var texts []string
 	if d.Degraded != "" {
 		texts = append(texts, "its RAID is degraded: "+d.Degraded)
-	}
-	if v != nil && v.CutOff != "" {
-		s.add(Degraded, "", "do not deactivate or extend the volume before that: it could not be activated again", "a part of it is beyond the end of a disk: %s", v.CutOff)
 	}
 	if v != nil && v.Missing != "" {
 		texts = append(texts, cmp.Or(v.Lost, "a part of it")+" is on a disk that LVM does not find ("+v.Missing+")")

@@ -109,6 +109,7 @@ func (s *facts) judge() {
 	}
 	s.elsewhere()
 	s.copied()
+	s.cutOff()
 	switch {
 	case s.device != nil && s.device.Unknown != "":
 		s.mountedUnknown()

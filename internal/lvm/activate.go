@@ -128,16 +128,13 @@ func (g *group) explainFailure(ctx context.Context, lock string, lv volume.LV, e
 	if l := f.LVs[lv.Name.LV]; l.UUID == lv.UUID && l.creating() { // absent for others
 		return err
 	}
-	now, cutOff := g.p.judge(f, lv.Name), f.cutOff()[lv.UUID]
-	switch {
+	switch now := g.p.judge(f, lv.Name); {
 	case now.Presence == volume.Absent:
 		return fmt.Errorf("%s does not exist any more (it was %s): %w", lv.Name, lv.UUID, err)
 	case now.UUID != lv.UUID:
 		return fmt.Errorf("%s is another volume by now (uuid %s; this one was %s): %w", lv.Name, now.UUID, lv.UUID, err)
 	case now.Presence == volume.Foreign:
 		return fmt.Errorf("%s: %w", now.Reason, err)
-	case cutOff != "":
-		return fmt.Errorf("%w: %s", err, cutOff)
 	case errors.Is(err, errNoDevice):
 		if list, _, _ := lvmconfig(ctx, g.p.Runner, "activation/volume_list"); list != "" {
 			return fmt.Errorf("%w: activation/%s in lvm.conf excludes it; add %q or %q to it", err, strings.TrimSpace(list), lv.Name.VG, lv.Name)

@@ -52,11 +52,14 @@ type Facts struct {
 	legs   map[string]int        // by the name of a RAID: its copies or stripes
 	cached map[string]string     // by the name of a cache: the volume that has it
 	thin   map[volume.UUID]int64 // the ids of thin volumes in their pools
-	lost   map[string]loss       // by the name of a partial volume or pool
 
-	unknownPartLost bool // a part of an unknown volume is on a missing disk
+	onMissing map[volume.UUID]bool // the volumes and parts of volumes with extents on missing disks
 
 	// As of when this was read:
+	lost map[string]loss // by the name of a volume or pool, see recordLosses
+
+	unknownPartLost bool // a part of an unknown volume is on a missing or short disk
+
 	place       *placement         // nil = unknown, see unplaced
 	unplaced    error              // why the placement is unknown: a disk has disappeared
 	unknown     []devmapper.Mapped // see unknownDevices

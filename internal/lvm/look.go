@@ -44,7 +44,7 @@ func (g *group) look(ctx context.Context, fresh bool) (f *Facts, kept bool, err 
 		g.mu.Lock()
 		if l := g.last; l != nil && l.gen == g.gen {
 			kept := l.began < mark
-			if !kept || !fresh && (l.watched && g.p.watch.Load() != nil || time.Since(g.at) < unwatchedFactsAge) {
+			if !kept || !fresh && (l.watched && g.p.watch.Load() != nil || time.Since(g.at) < unwatchedFactsAge) && !l.facts.resized() {
 				g.mu.Unlock()
 				return l.facts, kept, nil
 			}
@@ -82,6 +82,7 @@ func (g *group) report(l *look) {
 		var list []devmapper.Mapped
 		if list, l.err = g.p.DM.List(); l.err == nil {
 			l.facts.place, l.facts.unplaced = l.facts.placed()
+			l.facts.recordLosses()
 			l.facts.unknown, _ = g.p.unknownDevices(l.facts, list) // checkFree has the error; see takenBy
 			l.facts.taken, l.facts.contradicts = g.p.takenBy(l.facts, list)
 		}

@@ -11,11 +11,13 @@ import (
 	"github.com/flexd/flexd/internal/sysfs"
 )
 
-// A loss is the data of a volume or a pool on missing disks. LVM calls such a volume or pool partial.
+// A loss is the data of a volume or a pool on missing disks, or beyond the end of a disk. LVM calls only
+// the former partial.
 type loss struct {
 	own       bool     // some data is on no other disk
 	raids     []string // the RAIDs, itself or below it, that have all their data on other disks
-	snapshots []string // its snapshots whose space is on a missing disk
+	snapshots []string // its snapshots whose space is lost
+	short     string   // the disk that ends before a part of it, with the remedy; "" = none
 }
 
 // parentName returns the name of the volume that has a part, by the part's name.
@@ -57,14 +59,17 @@ func leg(raid, part string) (number string, ok bool) {
 	return "", false
 }
 
-// recordLosses records the losses of volumes from the volumes and parts with extents on missing disks.
-func (f *Facts) recordLosses(names []string) {
+func (l loss) any() bool { return l.own || len(l.raids)+len(l.snapshots) > 0 }
+
+// recordLosses records the losses of volumes from the extents on missing disks and beyond the ends of disks.
+func (f *Facts) recordLosses() {
 	type part struct{ volume, raid string }
 	var parts []part
 	legs := map[string]map[string]bool{} // by RAID: the numbers of its legs
-	for _, name := range names {
+	ends := map[string]string{}          // by volume: its shortage
+	add := func(name, short string) {
 		if strings.Contains(name, "_pmspare") { // the spare metadata of the group's pools, no part of a volume
-			continue
+			return
 		}
 		p := part{volume: name}
 		for up := f.parent(name); up != ""; up = f.parent(up) {
@@ -78,6 +83,16 @@ func (f *Facts) recordLosses(names []string) {
 		}
 		f.unknownPartLost = f.unknownPartLost || f.LVs[p.volume].Hidden && !f.LVs[p.volume].merging()
 		parts = append(parts, p)
+		ends[p.volume] = cmp.Or(ends[p.volume], short)
+	}
+	for id := range f.onMissing {
+		add(f.names[id], "")
+	}
+	for _, s := range f.shortages() {
+		text := s.String()
+		for _, name := range s.parts {
+			add(name, text)
+		}
 	}
 	slices.SortFunc(parts, func(a, b part) int {
 		return cmp.Or(strings.Compare(a.raid, b.raid), strings.Compare(a.volume, b.volume))
@@ -97,6 +112,7 @@ func (f *Facts) recordLosses(names []string) {
 			default:
 				lost.own = true
 			}
+			lost.short = cmp.Or(lost.short, ends[p.volume])
 			f.lost[name] = lost
 		}
 	}
@@ -123,11 +139,11 @@ func (f *Facts) survives(raid string, lost map[string]bool) bool {
 	return survives(kind, f.legs[raid], lost)
 }
 
-// lossOf returns what a partial volume has lost.
+// lossOf returns what a volume has lost.
 func (f *Facts) lossOf(l Logical) loss {
 	all := f.lost[l.Name]
 	add := func(below loss) {
-		all.own, all.raids = all.own || below.own, slices.Concat(all.raids, below.raids)
+		all.own, all.raids, all.short = all.own || below.own, slices.Concat(all.raids, below.raids), cmp.Or(all.short, below.short)
 	}
 	if l.Pool != "" {
 		add(f.lost[l.Pool])
@@ -137,41 +153,39 @@ func (f *Facts) lossOf(l Logical) loss {
 		add(f.lost[below.Name])
 	}
 	// A volume without a known loss is partial because of an unknown part.
-	all.own = all.own || f.unknownPartLost || len(all.raids)+len(all.snapshots) == 0
+	all.own = all.own || l.Health == "partial" && (f.unknownPartLost || !all.any())
 	return all
 }
 
 // hasLostData reports whether a volume, active or not, has lost data. An unknown lost part counts, except
 // for a RAID, which has other copies.
 func (f *Facts) hasLostData(l Logical) bool {
-	l = f.healthOf(l)
-	if l.Health != "partial" {
-		return false
-	}
-	if l.raid() {
+	if l = f.healthOf(l); l.raid() {
 		return f.lost[l.Name].own
 	}
 	return f.lossOf(l).own
 }
 
-// healthOf returns the volume with the health status of l: LVM activates a thick snapshot with its
-// origin, and shows only the origin as partial.
+// healthOf returns the volume with the losses of l: LVM activates a thick snapshot with its origin, and
+// shows only the origin as partial.
 func (f *Facts) healthOf(l Logical) Logical {
-	if l.thickSnapshot() && l.Health != "partial" {
+	if l.thickSnapshot() && !f.lossOf(l).any() {
 		return f.LVs[l.Origin]
 	}
 	return l
 }
 
-// partial returns why LVM does not activate a volume while a disk is missing, and the remedy, which
+// partial returns why LVM does not activate a volume while a disk is missing or short, and the remedy, which
 // depends on whether the volume is active; "" = LVM activates it.
 func (f *Facts) partial(l Logical, active bool) string {
-	if l = f.healthOf(l); l.Health != "partial" {
-		return ""
-	}
+	l = f.healthOf(l)
 	name, lost := f.Name+"/"+l.Name, f.lossOf(l)
 	raid := l.raid() && len(lost.snapshots) == 0
 	switch {
+	case !lost.any():
+		return ""
+	case lost.short != "": // LVM does not activate a RAID either: it knows only legs that are missing
+		return fmt.Sprintf("a part of %s is beyond the end of a disk: %s", name, lost.short)
 	case lost.own:
 		return fmt.Sprintf("%s is partial: it has extents on a disk that is missing (%s): %s", name, f.missing(), join.BringBack)
 	case !raid || f.integrity(l.Name):
@@ -184,7 +198,7 @@ func (f *Facts) partial(l Logical, active bool) string {
 	return ""
 }
 
-// inactivatable returns why LVM does not activate a volume while a disk is missing or visible twice, see
+// inactivatable returns why LVM does not activate a volume while a disk is missing, short or visible twice, see
 // partial.
 func (f *Facts) inactivatable(l Logical, active bool) string {
 	if f.duplicate != nil {

@@ -2,6 +2,8 @@ package lvm
 
 import (
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -132,6 +134,75 @@ func TestPartial(t *testing.T) {
 				t.Errorf("deactivated: %v", ran)
 			}
 		})
+	}
+}
+
+// No event reports that a partition was made smaller. A volume with a part beyond its end stays active, and is
+// given to no pod; a RAID with another leg is given to pods while it is active. All are as before once the disk
+// has its size back.
+func TestPartialShort(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "disk")
+	sh := func(script string) string {
+		out, err := exec.Command("sh", "-ec", script).CombinedOutput()
+		if err != nil {
+			t.Skipf("no loop device: %s", out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	loop := sh("truncate -s 64M " + file + "; losetup -f --show " + file)
+	defer exec.Command("losetup", "-d", loop).Run()
+	f, p := newFake(t, 0)
+	f.pvs = fmt.Sprintf(`{"pv_name":%q,"pv_uuid":"PVPVPV-0000-0000-0000-0000-0000-PVPVPV","pv_missing":"","pv_allocatable":"allocatable","pv_size":"66060288","pv_free":"0","pv_tags":""}`, loop)
+	var rows []string
+	for i, c := range []struct {
+		name, layout, role, origin string
+		start, size                int // extents on the disk
+	}{
+		{"rest", "linear", "public", "", 0, 2}, {"v", "linear", "public", "", 3, 2}, // its second extent is beyond the end
+		{"r", "raid,raid1", "public", "", 0, 0}, {"[r_rimage_0]", "linear", "private", "", 2, 1}, {"[r_rimage_1]", "linear", "private", "", 5, 1},
+		{"o", "linear", "public,origin,thickorigin", "", 0, 0}, {"s", "linear", "public,snapshot,thicksnapshot", "o", 6, 1},
+	} {
+		lv := &fakeLV{uuid: fakeUUID(i), size: 8 * mib, layout: c.layout, role: c.role, origin: c.origin}
+		f.lvs[c.name] = lv
+		if c.size > 0 {
+			rows = append(rows, fmt.Sprintf(`{"pv_name":%q,"pe_start":"1048576","pvseg_start":"%d","pvseg_size":"%d","lv_uuid":%q}`, loop, c.start, c.size, lv.uuid.Earlier()))
+		}
+	}
+	f.gaps = strings.Join(rows, ",")
+	const end = "beyond the end of a disk: the disk /dev/loop"
+	names := []string{"rest", "v", "r", "o", "s"}
+	reports := func(short bool, refused, stay string) {
+		t.Helper()
+		for _, name := range names {
+			lv := f.lookUp(p, name)
+			if want := strings.Contains(refused, name); (lv.Presence == volume.Foreign) != want || strings.Contains(lv.Reason, end) != want {
+				t.Errorf("short %v: %s is %v: %s", short, name, lv.Presence, lv.Reason)
+			}
+		}
+		for _, v := range p.Survey(t.Context(), "vg0", false).Volumes {
+			if (v.CutOff != "") != strings.Contains(stay, v.Name) {
+				t.Errorf("short %v: reported for %s: %s", short, v.Name, v.CutOff)
+			}
+		}
+	}
+	reports(false, "", "")
+	sh("truncate -s 17M " + file + "; losetup -c " + loop)
+	reports(true, "v r o s", "v r o s")
+	for i, name := range names[:3] {
+		uuid := dmUUID(f.lvs[name].uuid)
+		f.devices[uuid] = devmapper.Mapped{Name: "vg0-" + name, UUID: uuid, Number: fmt.Sprintf("253:%d", i), Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: fmt.Sprintf("8:4095 %d", i<<14)}}}
+	}
+	reports(true, "v o s", "v r o s")
+	for name, stays := range map[string]bool{"rest": false, "v": true, "r": true} {
+		err := p.Deactivate(t.Context(), "", f.lookUp(p, name), volume.Device{})
+		if (err != nil) != stays || stays && (!strings.Contains(err.Error(), "it stays active") || !strings.Contains(err.Error(), end)) {
+			t.Errorf("deactivation of %s: %v", name, err)
+		}
+	}
+	sh("truncate -s 64M " + file + "; losetup -c " + loop)
+	reports(false, "", "")
+	if err := p.Deactivate(t.Context(), "", f.lookUp(p, "v"), volume.Device{}); err != nil {
+		t.Error(err)
 	}
 }
 

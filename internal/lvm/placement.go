@@ -62,7 +62,7 @@ func (f *Facts) placed() (*placement, error) {
 	p.spans.sort()
 	for _, pv := range f.PVs {
 		if n, err := number(pv.Path); err == nil {
-			p.needs = append(p.needs, need{pv.Path, n, ends[pv.Path]})
+			p.needs = append(p.needs, need{pv.Path, n, ends[pv.Path], diskSize(n)})
 		}
 	}
 	return p, nil

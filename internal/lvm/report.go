@@ -64,7 +64,7 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 	if one.PV == nil || one.LV == nil {
 		return nil, fmt.Errorf("the report lacks its volumes")
 	}
-	f := &Facts{LVs: make(map[string]Logical, len(one.LV)), names: make(map[volume.UUID]string, len(one.LV)), inPool: map[string]volume.Amount{}, legs: map[string]int{}, thin: map[volume.UUID]int64{}, lost: map[string]loss{}, cached: map[string]string{}}
+	f := &Facts{LVs: make(map[string]Logical, len(one.LV)), names: make(map[volume.UUID]string, len(one.LV)), inPool: map[string]volume.Amount{}, legs: map[string]int{}, thin: map[volume.UUID]int64{}, onMissing: map[volume.UUID]bool{}, lost: map[string]loss{}, cached: map[string]string{}}
 	row := &row{fields: one.VG[0]}
 	f.addGroup(row)
 	if row.err == nil && (f.Name != vg || f.ExtentSize <= 0) {
@@ -73,7 +73,7 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 	for _, row.fields = range one.PV {
 		f.addDisk(row)
 	}
-	lost := f.addExtents(row, one.PVSeg)
+	f.addExtents(row, one.PVSeg)
 	for _, row.fields = range one.Seg {
 		f.thin[identity(f.UUID, row.uuid("lv_uuid"))] = row.number("thin_id")
 	}
@@ -83,11 +83,6 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 	if row.err != nil {
 		return nil, row.err
 	}
-	var parts []string
-	for id := range lost {
-		parts = append(parts, f.names[id])
-	}
-	f.recordLosses(parts)
 	return f, nil
 }
 
@@ -125,17 +120,16 @@ func (f *Facts) addDisk(row *row) {
 	})
 }
 
-// addExtents adds the extents of disks, and returns the volumes and parts on missing disks.
-func (f *Facts) addExtents(row *row, segments []map[string]string) (lost map[volume.UUID]bool) {
+// addExtents adds the extents of disks.
+func (f *Facts) addExtents(row *row, segments []map[string]string) {
 	missing := map[string]bool{}
 	for _, pv := range f.PVs {
 		missing[pv.Path] = pv.Missing
 	}
-	lost = map[volume.UUID]bool{}
 	for _, row.fields = range segments {
 		disk := row.text("pv_name")
 		if missing[disk] && row.text("lv_uuid") != "" {
-			lost[identity(f.UUID, row.uuid("lv_uuid"))] = true
+			f.onMissing[identity(f.UUID, row.uuid("lv_uuid"))] = true
 		}
 		if !strings.HasPrefix(disk, "/") { // "[unknown]": LVM allocates nothing on it
 			continue
@@ -148,7 +142,6 @@ func (f *Facts) addExtents(row *row, segments []map[string]string) (lost map[vol
 			f.used = append(f.used, span{extent: e, owner: string(identity(f.UUID, row.uuid("lv_uuid")))})
 		}
 	}
-	return lost
 }
 
 func (f *Facts) addVolume(row *row) {

@@ -15,19 +15,19 @@ import (
 type need struct {
 	path, number string
 	end          int64 // sectors
+	size         int64 // its sectors when this was read, see diskSize
 }
 
 // A shortage is a disk that is smaller than its physical volume.
 type shortage struct {
 	need
-	size  int64         // sectors
-	users []volume.UUID // the volumes with space beyond its end
+	parts []string // the volumes and parts of volumes with space beyond its end
 }
 
 func (s shortage) String() string {
 	remedy := "or, since no volume has space beyond its end: pvresize " + s.path
-	if len(s.users) > 0 {
-		remedy = "if that is not possible, copy off what can be read of the volumes beyond its end (flexd check names those in use), remove them, and pvresize " + s.path + ". Do not pvmove the whole disk: that would leave devices suspended"
+	if len(s.parts) > 0 {
+		remedy = "if that is not possible, copy off what can be read of the volumes beyond its end (flexd check names them), remove them, and pvresize " + s.path + ". Do not pvmove the whole disk: that would leave devices suspended"
 	}
 	return fmt.Sprintf("the disk %s has %s, and its physical volume needs %s: give the disk its size back; %s", s.path, volume.Bytes(s.size*512), volume.Bytes(s.end*512), remedy)
 }
@@ -39,47 +39,33 @@ func (f *Facts) shortages() (all []shortage) {
 		return nil
 	}
 	for _, n := range f.place.needs {
-		text, err := sysfs.Line("/sys/dev/block/" + n.number + "/size")
-		size, nerr := strconv.ParseInt(text, 10, 64)
-		if err != nil || nerr != nil || size >= n.end {
+		if n.size < 0 || n.size >= n.end {
 			continue
 		}
-		all = append(all, shortage{n, size, f.usersOf(n.number, size)})
-	}
-	return all
-}
-
-// usersOf returns the volumes with space on a disk beyond a sector, also through their pools, copies
-// and caches.
-func (f *Facts) usersOf(disk string, from int64) []volume.UUID {
-	users := map[volume.UUID]bool{}
-	names := map[string]bool{}
-	for _, s := range f.place.spans[disk] {
-		id := volume.UUID(s.owner)
-		if s.end > from && id != "" && !users[id] {
-			users[id] = true
-			for name := f.names[id]; name != ""; name = f.parent(name) {
-				names[name] = true
+		s := shortage{need: n}
+		for owner := range f.place.spans.owners(extent{n.number, n.size, n.end}) {
+			if owner != "" {
+				s.parts = append(s.parts, f.names[volume.UUID(owner)])
 			}
 		}
-	}
-	for _, l := range f.LVs {
-		if names[l.Name] || l.Pool != "" && names[l.Pool] {
-			users[l.UUID] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(users))
-}
-
-// cutOff returns the volumes with space beyond the end of a disk, each with that shortage.
-func (f *Facts) cutOff() map[volume.UUID]string {
-	all := map[volume.UUID]string{}
-	for _, s := range f.shortages() {
-		for _, id := range s.users {
-			all[id] = s.String()
-		}
+		all = append(all, s)
 	}
 	return all
+}
+
+// resized reports whether a disk has another size than in these facts. No event reports that of a partition.
+func (f *Facts) resized() bool {
+	return f.place != nil && slices.ContainsFunc(f.place.needs, func(n need) bool { return diskSize(n.number) != n.size })
+}
+
+// diskSize returns the sectors of a disk, -1 if they are unknown.
+func diskSize(number string) int64 {
+	text, err := sysfs.Line("/sys/dev/block/" + number + "/size")
+	size, nerr := strconv.ParseInt(text, 10, 64)
+	if err != nil || nerr != nil {
+		return -1
+	}
+	return size
 }
 
 // largerSectors returns a disk that an extension of l could use, and whose logical blocks are larger
@@ -97,7 +83,7 @@ func (f *Facts) largerSectors(l Logical, args []string) (disk, like string, pres
 		return "", "", 0
 	}
 	for _, n := range f.place.needs {
-		if size := sizes[n.path]; size > present && slices.Contains(f.usersOf(n.number, 0), l.UUID) {
+		if size := sizes[n.path]; size > present && slices.ContainsFunc(f.place.spans[n.number], func(s span) bool { return f.whole(f.names[volume.UUID(s.owner)]) == l.Name }) {
 			like, present = n.path, size
 		}
 	}

@@ -73,7 +73,6 @@ func (g *group) survey(ctx context.Context, fresh bool) (join.Survey, *Facts) {
 func (f *Facts) surveyVolumes() []join.Volume {
 	var all []join.Volume
 	merging := map[string]string{} // origin: snapshot
-	cutOff := f.cutOff()
 	for _, l := range f.LVs {
 		if l.merging() {
 			merging[l.Origin] = l.Name
@@ -90,15 +89,16 @@ func (f *Facts) surveyVolumes() []join.Volume {
 		if l.merging() {
 			v.Into = l.Origin
 		}
-		if l.Health == "partial" || f.hasLostData(l) {
-			lost := f.lossOf(f.healthOf(l))
+		switch lost := f.lossOf(f.healthOf(l)); {
+		case lost.short != "":
+			v.CutOff = lost.short
+		case l.Health == "partial" || f.hasLostData(l):
 			v.Missing, v.Partly = f.missing(), f.hasLostData(l)
 			if !lost.own && (!v.RAID || len(lost.snapshots) > 0) {
 				v.Lost, v.Remedy = f.where(lost), f.remedy(l, lost, true)
 			}
 		}
 		v.Stays = f.partial(l, true) != ""
-		v.CutOff = cutOff[l.UUID]
 		if l.thickSnapshot() {
 			v.Size = 0 // the size of its store; its device is as large as its origin
 		}
