@@ -108,7 +108,7 @@ func (n *Node) moveHistory(name volume.Name, uuid volume.UUID) {
 // flexd's command has created it.
 func (l *lane) create(ctx context.Context, p Provider, s volume.Step, c *call) error {
 	name := l.nameNow()
-	if _, noted := l.n.Store.Lease(l.uuid); !noted && l.n.shared(name.VG) { // the uuid is not known yet
+	if _, noted := l.n.Store.Lease(l.uuid); !noted { // the uuid is not known yet
 		lease := l.lease(name, "")
 		lease.Until = l.n.Boot() // without a call the lease ends at once, because another node may wait
 		if err := l.n.Store.PutLease(lease); err != nil {
@@ -117,16 +117,20 @@ func (l *lane) create(ctx context.Context, p Provider, s volume.Step, c *call) e
 	}
 	err := p.Create(ctx, l.lock, name, s.Size, c.asked.Options.Pod.Namespace)
 	lv, lookErr := p.LookUp(ctx, name)
-	if lookErr != nil || lv.Presence != volume.Present {
-		return cmp.Or(err, lookErr)
-	}
-	if err != nil {
+	there := lookErr == nil && lv.Presence == volume.Present
+	if there && err != nil {
 		l.stepLog(s).WithError(err).Warn("failed, but the volume exists")
-		if !lv.Created {
-			return nil
-		}
 	}
-	return l.leaseCreated(ctx, p, lv, kubeName(c))
+	if there && (err == nil || lv.Created) {
+		return l.leaseCreated(ctx, p, lv, kubeName(c))
+	}
+	if lookErr == nil && !l.n.shared(name.VG) { // otherwise endCreation drops it
+		l.warn(volume.Step{Kind: volume.DropLease}, l.n.Store.DropLease(l.uuid))
+	}
+	if there {
+		return nil
+	}
+	return cmp.Or(err, lookErr)
 }
 
 // leaseCreated replaces the lease of a name by a lease of the volume that was created: the volume
@@ -148,21 +152,24 @@ func (l *lane) leaseCreated(ctx context.Context, p Provider, lv volume.LV, kubeN
 }
 
 // endCreation ends an interrupted creation that no call waits for any more: other nodes that
-// share the group may complete it.
+// share the group may complete it, and a volume that was created needs a lease.
 func (l *lane) endCreation(ctx context.Context) error {
 	name := l.nameNow()
 	p := l.n.Providers[name.VG]
-	if k, ok := p.(locker); ok {
+	if p == nil {
+		return l.n.Store.DropLease(l.uuid)
+	}
+	if k, ok := p.(locker); ok && l.n.shared(name.VG) {
 		if err := k.EndCreation(ctx, l.lock, name); err != nil {
 			return err
 		}
-		lv, err := p.LookUp(ctx, name)
-		if err != nil {
-			return err
-		}
-		if lv.Presence == volume.Present && lv.Created {
-			return l.leaseCreated(ctx, p, lv, "")
-		}
+	}
+	lv, err := p.LookUp(ctx, name)
+	if err != nil {
+		return err
+	}
+	if lv.Presence == volume.Present && lv.Created {
+		return l.leaseCreated(ctx, p, lv, "")
 	}
 	return l.n.Store.DropLease(l.uuid)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -75,6 +76,7 @@ type creating struct {
 	*creator
 	n     *Node
 	store *dsw.Store
+	notes string // their directory
 }
 
 func newCreating(t *testing.T, p *creator) *creating {
@@ -86,7 +88,8 @@ func newCreating(t *testing.T, p *creator) *creating {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := dsw.Open(t.TempDir(), "boot")
+	notes := t.TempDir()
+	store, err := dsw.Open(notes, "boot")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +98,7 @@ func newCreating(t *testing.T, p *creator) *creating {
 		VolumeGroups: []config.VolumeGroup{{Name: "vg0", Create: true, Volumes: []string{"*"}, Namespaces: []string{"*"}}}}), Log: logrus.NewEntry(log), Records: records,
 		Store: store, Observer: o, Providers: map[string]Provider{"vg0": p}, Boot: boot, Held: func(string) *run.LockedError { return nil }})
 	close(n.ready)
-	return &creating{p, n, store}
+	return &creating{p, n, store, notes}
 }
 
 var created = volume.Name{VG: "vg0", LV: "a"}
@@ -309,6 +312,38 @@ func TestCreationOutlivesItsCallers(t *testing.T) {
 		p.there.Store(false)
 		if err := k.call(gone, "3"); err == nil || p.runs.Load() != 1 {
 			t.Errorf("%v, %d creations", err, p.runs.Load())
+		}
+	})
+}
+
+// Nothing is created while notes cannot be written, since the device of a volume without a lease would stay
+// active. If that fails after the creation, the volume gets its lease later.
+func TestCreationIsNoted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &creator{ours: true}
+		k := newCreating(t, p)
+		defer k.n.stop(ErrStopping)
+		fill := func() error { return errors.Join(os.RemoveAll(k.notes), os.WriteFile(k.notes, nil, 0o600)) }
+		p.create = func() error {
+			p.there.Store(true)
+			return fill()
+		}
+		for runs := range int32(2) {
+			if runs == 0 {
+				if err := fill(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := k.call(t.Context(), "1"); err == nil || !strings.Contains(err.Error(), "note: ") || p.runs.Load() != runs {
+				t.Errorf("%d creations, %v", p.runs.Load(), err)
+			}
+			if err := os.Remove(k.notes); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		if _, ok := k.store.Lease("u"); !ok || len(k.store.Leases()) != 1 {
+			t.Errorf("leases: %+v", k.store.Leases())
 		}
 	})
 }
