@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
@@ -189,6 +190,9 @@ func (g *group) create(ctx context.Context, name volume.Name, size int64, namesp
 	}
 	defer g.invalidate()
 	_, err = g.change("create", createArgs(g.p.Groups[g.name], name, f.extents(size), f.ExtentSize, namespace), 0)
+	if err != nil && strings.Contains(err.Error(), "free space in metadata of thin pool") { // LVM keeps a quarter, or 4 MiB, free
+		return volume.WithCode(volume.NoSpace, fmt.Errorf("%w: lvextend --poolmetadatasize +SIZE %s/%s", err, g.name, g.p.Groups[g.name].ThinPool))
+	}
 	return f.withNumbers(err, f.extents(size)*f.ExtentSize)
 }
 

@@ -7,10 +7,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"reflect"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
@@ -386,9 +389,97 @@ func TestVMThin(t *testing.T) {
 		t.Errorf("got %q of %+v", got, pools[0])
 	}
 	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "more"}, 8*mib, ""), ErrNoSpace, "thin pool vg0/pool", "full")
+	l.sh("lvextend", "-q", "-L", "+64M", "vg0/pool")
+	for id := 1000; ; id++ { // LVM creates nothing if less than 25 %, or 4 MiB, of the metadata are free
+		pools, err := l.PoolStates("vg0", []string{"pool"})
+		if err != nil || pools[0].Metadata.Percent() > 80 {
+			break
+		}
+		l.try("dmsetup", "message", "vg0-pool-tpool", "0", fmt.Sprint("create_thin ", id))
+	}
+	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "more"}, 8*mib, ""), ErrFailed, "reached threshold", ": lvextend --poolmetadatasize +SIZE vg0/pool")
 	l.restart(Group{ThinPool: "none"})
 	if err := l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "more"}, 8*mib, ""); err == nil || !strings.Contains(err.Error(), "no thin pool") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// The remedy for a pool's needs_check flag works as written, both with sound metadata and with damaged ones, which
+// need the repair.
+func TestVMNeedsCheck(t *testing.T) {
+	l := newLab(t)
+	l.restart(Group{ThinPool: "pool"})
+	l.sh("lvcreate", "-q", "-y", "-L", "64M", "--poolmetadatasize", "2M", "-T", "vg0/pool")
+	n := volume.Name{VG: "vg0", LV: "thin"}
+	if err := l.Create(t.Context(), l.lock, n, 32*mib, ""); err != nil {
+		t.Fatal(err)
+	}
+	lv := l.present("thin")
+	l.sh("sh", "-c", "yes | head -c 4M > "+l.device(lv).Path)
+	for _, damaged := range []bool{false, true} {
+		l.deactivate(lv)
+		l.sh("lvchange", "-an", "vg0/pool")
+		l.sh("lvcreate", "-q", "-y", "-an", "-Zn", "-Wn", "-L", "2M", "-n", "swap", "vg0")
+		exchange := func() { l.sh("lvconvert", "-q", "-y", "--thinpool", "vg0/pool", "--poolmetadata", "vg0/swap") }
+		exchange()
+		l.sh("lvchange", "-ay", "vg0/swap")
+		l.needsCheck("/dev/vg0/swap", damaged)
+		l.sh("lvchange", "-an", "vg0/swap")
+		exchange()
+		l.sh("lvremove", "-q", "-y", "vg0/swap")
+		l.Invalidate("")
+
+		err := l.Activate(t.Context(), l.lock, lv)
+		if damaged { // LVM's check precedes the activation
+			is(t, err, ErrFailed, "the metadata of the thin pool is damaged: lvconvert --repair vg0/pool")
+		} else {
+			is(t, err, nil, "vg0/pool: the pool's metadata must be checked")
+			l.deactivate(lv)
+		}
+		l.sh("lvchange", "-an", "vg0/pool")
+		pool := Pool{Name: volume.Name{VG: "vg0", LV: "pool"}, Active: true, NeedsCheck: true}
+		_, commands, _ := strings.Cut(pool.Failed(), "then lvchange -an vg0/pool; ")
+		check, rest, _ := strings.Cut(commands, ". Only if that reports a failed check: ")
+		repair, _, _ := strings.Cut(rest, ", then")
+		if l.try("sh", "-c", check) == damaged {
+			t.Errorf("damaged: %v, and the activation does not agree", damaged)
+		}
+		if damaged {
+			l.sh("sh", "-c", repair+" -q -y")
+			l.sh("sh", "-c", check)
+		}
+		if pools, err := l.PoolStates("vg0", []string{"pool"}); err != nil || !pools[0].Active || pools[0].Full() != "" {
+			t.Errorf("damaged: %v: %+v %v", damaged, pools, err)
+		}
+		l.Invalidate("")
+		l.sh("sh", "-c", "yes | head -c 4M | cmp - -n 4194304 "+l.activate(lv).Path)
+	}
+}
+
+// needsCheck sets the needs_check flag in the metadata of a thin pool. With damaged it destroys the bitmap of the
+// data, which no activation needs.
+func (l *lab) needsCheck(path string, damaged bool) {
+	l.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_SYNC, 0)
+	if err != nil {
+		l.Fatal(err)
+	}
+	defer f.Close()
+	super := make([]byte, 4096) // checksum, flags, ..., at 64 the root of the data's space map: blocks, used ones, bitmap
+	if _, err := f.ReadAt(super, 0); err != nil {
+		l.Fatal(err)
+	}
+	sum := func() uint32 { return ^crc32.Checksum(super[4:], crc32.MakeTable(crc32.Castagnoli)) ^ 160774 }
+	if got := binary.LittleEndian.Uint32(super); got != sum() {
+		l.Fatalf("the checksum is %x, want %x", got, sum())
+	}
+	super[4] |= 1
+	binary.LittleEndian.PutUint32(super, sum())
+	if _, err = f.WriteAt(super, 0); err == nil && damaged {
+		_, err = f.WriteAt(make([]byte, 4096), int64(binary.LittleEndian.Uint64(super[64+16:]))*4096)
+	}
+	if err != nil {
+		l.Fatal(err)
 	}
 }
 

@@ -42,6 +42,9 @@ func (g *group) poolSpace(f *Facts, pool Logical, more int64) error {
 	if err != nil {
 		return err
 	}
+	if failed := state.Failed(); failed != "" { // more space for data would not help
+		return volume.Errorf(volume.Unusable, "thin pool %s: %s", state.Name, failed)
+	}
 	e := &SpaceError{What: "thin pool " + state.Name.String(), Wanted: more, Free: state.Data.Free()}
 	if e.Note = state.Full(); e.Note != "" {
 		return e

@@ -89,7 +89,7 @@ func TestPoolSpace(t *testing.T) {
 	for _, row := range []struct {
 		overcommit bool
 		more       int64
-		used       int // blocks of 10; 0 = the pool is inactive
+		used       int // blocks of 10; 0 = the pool is inactive, -1 = its metadata is full
 		want       string
 	}{
 		{false, 200, 0, ""},
@@ -98,18 +98,22 @@ func TestPoolSpace(t *testing.T) {
 		{true, 1 << 40, 90, ""},
 		{true, 1, 91, "reserve"},
 		{true, 1, 100, "the pool is full"},
+		{true, 1, -1, "thin pool vg0/pool: the pool's metadata is full: lvextend --poolmetadatasize +SIZE vg0/pool"},
 		{false, 201, 0, "thin pool vg0/pool: 201 bytes wanted, 200 bytes free (its 2 volumes may use 700 bytes of its 1000 bytes, and 100 bytes must remain free (reserve: 10%))"},
 		{true, 1 << 40, 0, ""},
 	} {
 		p.Groups["vg0"] = Group{ThinPool: "pool"}
 		p.Limits = func(string) *volume.Limits { return &volume.Limits{Reserve: 10, Overcommit: row.overcommit} }
 		fake.devices = map[string]devmapper.Mapped{}
-		if uuid := dmUUID(pool.UUID) + "-tpool"; row.used > 0 {
+		if uuid := dmUUID(pool.UUID) + "-tpool"; row.used != 0 {
 			fake.devices[uuid] = devmapper.Mapped{UUID: uuid, Live: true, Targets: []devmapper.Target{{Type: "thin-pool", Length: pool.Size}}}
 			fake.status = map[string]string{uuid: fmt.Sprintf("1 10/100 %d/100 - rw discard_passdown queue_if_no_space - 1024", row.used)}
+			if row.used < 0 {
+				fake.status[uuid] = "1 100/100 10/100 - rw discard_passdown queue_if_no_space - 1024"
+			}
 		}
 		err := p.groups["vg0"].checkSpace(f, volume.Name{VG: "vg0", LV: "new"}, row.more, "a")
-		if (err != nil) != (row.want != "") || err != nil && !strings.Contains(err.Error(), row.want) {
+		if (err != nil) != (row.want != "") || err != nil && (!strings.Contains(err.Error(), row.want) || row.used < 0 && strings.Contains(err.Error(), "lvextend -L")) {
 			t.Errorf("%+v: %v", row, err)
 		}
 	}

@@ -40,14 +40,15 @@ func (u Usage) Percent() float64 {
 
 // Failed returns why the pool cannot be used at all; "" = it can.
 func (p Pool) Failed() string {
-	repair := fmt.Sprintf("unmount and deactivate its volumes, then lvchange -an %s, lvconvert --repair %[1]s", p.Name)
+	// With LVM's own options thin_check does not remove the needs_check flag, and lvconvert --repair keeps it.
+	check := fmt.Sprintf(`unmount and deactivate its volumes, then lvchange -an %s; lvchange -ay --config 'global/thin_check_options=["-q","--clear-needs-check-flag"]' %[1]s. Only if that reports a failed check: lvconvert --repair %[1]s, then the same lvchange -ay`, p.Name)
 	switch {
 	case !p.Active:
 		return ""
 	case p.Mode == "Fail" || p.Mode == "Error":
-		return "the pool has failed: " + repair
+		return "the pool has failed: " + check
 	case p.NeedsCheck:
-		return "the pool's metadata must be checked: " + repair
+		return "the pool's metadata must be checked: " + check
 	case p.Metadata.Total > 0 && p.Metadata.Free() == 0: // the kernel detects this at the next write
 		return "the pool's metadata is full: lvextend --poolmetadatasize +SIZE " + p.Name.String()
 	case p.Mode == "ro":

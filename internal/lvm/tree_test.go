@@ -53,7 +53,7 @@ func TestTree(t *testing.T) {
 		{"a check of the RAID runs", thin, map[string]string{"vg0-pool-tpool": room, "vg0-pool_tdata": "raid1 2 AA 6384/16384 check 128 0 -"}, "", ""},
 		{"pool metadata missing", thin, map[string]string{"vg0-pool-tpool": room, "vg0-pool_tdata": whole, "vg0-pool_tmeta": "error"}, `vg0-pool_tmeta has an "error" target`, "broken vg0-pool_tmeta"},
 		{"pool full", thin, map[string]string{"vg0-pool-tpool": "1 12/1024 1000/1000 - out_of_data_space discard_passdown queue_if_no_space - 10", "vg0-pool_tdata": whole}, "thin pool vg0/pool: the pool is full", "failed thin pool vg0/pool: the pool is full"},
-		{"pool failed", thin, map[string]string{"vg0-v0": "table Fail", "vg0-pool-tpool": "Fail", "vg0-pool_tdata": whole}, "thin pool vg0/pool: the pool has failed", "failed lvchange -an vg0/pool, lvconvert --repair vg0/pool"},
+		{"pool failed", thin, map[string]string{"vg0-v0": "table Fail", "vg0-pool-tpool": "Fail", "vg0-pool_tdata": whole}, "thin pool vg0/pool: the pool has failed", "failed lvchange -an vg0/pool; lvchange -ay --config"},
 		{"failed pool unread", thin, map[string]string{"vg0-v0": "table Fail", "vg0-pool-tpool": "unread", "vg0-pool_tdata": whole}, "253:5 below vg0-v0 cannot be inspected", "unknown 253:5 below vg0-v0"},
 		{"pool unread", thin, map[string]string{"vg0-pool-tpool": "unread", "vg0-pool_tdata": whole}, "253:5 below vg0-v0 cannot be inspected", "unknown 253:5 below vg0-v0"},
 		{"leg unread", thin, map[string]string{"vg0-pool-tpool": room, "vg0-pool_tdata": whole, "vg0-pool_tdata_rmeta_0": "unread"}, "253:1 below vg0-pool_tdata cannot be inspected", "unknown 253:1"},

@@ -173,9 +173,9 @@ func TestPool(t *testing.T) {
 		"1 1000/1024 10/1000 - rw no_discard_passdown queue_if_no_space - 1024":           "97.7 % of the pool's metadata are used: lvextend --poolmetadatasize +SIZE vg0/p, or remove volumes that are not needed",
 		"1 12/1024 1000/1000 - out_of_data_space discard_passdown queue_if_no_space - 10": "the pool is full: writes wait for a minute, then fail; lvextend -L +SIZE vg0/p",
 		"1 12/1024 1000/1000 - rw discard_passdown error_if_no_space - 10":                "the pool is full: writes fail; lvextend -L +SIZE vg0/p",
-		"1 12/1024 10/1000 - ro discard_passdown queue_if_no_space needs_check 10":        "the pool's metadata must be checked: unmount and deactivate its volumes, then lvchange -an vg0/p, lvconvert --repair vg0/p",
+		"1 12/1024 10/1000 - ro discard_passdown queue_if_no_space needs_check 10":        "the pool's metadata must be checked: unmount and deactivate its volumes, then lvchange -an vg0/p; lvchange -ay --config 'global/thin_check_options=[\"-q\",\"--clear-needs-check-flag\"]' vg0/p. Only if that reports a failed check: lvconvert --repair vg0/p, then the same lvchange -ay",
 		"1 12/1024 10/1000 - ro discard_passdown queue_if_no_space - 10":                  "the pool is read-only: its metadata is full or broken; if full: lvextend --poolmetadatasize +SIZE vg0/p",
-		"Fail": "the pool has failed: unmount and deactivate its volumes, then lvchange -an vg0/p, lvconvert --repair vg0/p",
+		"Fail": "the pool has failed: unmount and deactivate its volumes, then lvchange -an vg0/p; lvchange -ay --config 'global/thin_check_options=[\"-q\",\"--clear-needs-check-flag\"]' vg0/p. Only if that reports a failed check: lvconvert --repair vg0/p, then the same lvchange -ay",
 	} {
 		p := Pool{Name: volume.Name{VG: "vg0", LV: "p"}}
 		if err := p.parse(s, 64000); err != nil || p.Trouble(80) != want {

@@ -121,7 +121,7 @@ func TestFailedPool(t *testing.T) {
 		t.Fatalf("the pool has not failed: %s", table)
 	}
 
-	failed := []string{"it is in the thin pool vg1/pool: the pool has failed", "lvchange -an vg1/pool, lvconvert --repair vg1/pool"}
+	failed := []string{"it is in the thin pool vg1/pool: the pool has failed", "lvchange -an vg1/pool; lvchange -ay --config", "lvconvert --repair vg1/pool"}
 	h.eventually("its disk is seen again", func() string { // a report may have begun while it failed
 		if a := h.mount(v, q); !strings.Contains(a.Message, failed[0]) {
 			return a.Message
@@ -145,13 +145,14 @@ func TestFailedPool(t *testing.T) {
 	})
 	a := h.mount(v, q)
 	h.refused(a, append(failed, "vg1/a: mount", "activate")...)
-	for _, command := range regexp.MustCompile(`lvchange -an \S+|lvconvert --repair \S+`).FindAllString(a.Message, -1) {
-		h.sh(strings.Fields(strings.TrimRight(command, ",\""))...)
-	}
+	h.sh("sh", "-c", regexp.MustCompile(`lvchange -an \S+; lvchange -ay --config '[^']*' vg1/pool`).FindString(a.Message))
 	h.ok(h.mount(v, q))
 	h.reads(v, q, "f", "x")
 	h.end(noAttach, v, q)
-	h.eventually("its lease ends", func() string { return strings.TrimPrefix(strings.Join(h.Active(), " "), "meta") })
+	h.eventually("its lease ends", func() string {
+		return strings.Join(slices.DeleteFunc(h.Active(), func(name string) bool { return name != "vg1/a" }), " ")
+	})
+	h.lvm("lvchange", "-an", "vg1/pool")
 	h.sh("dmsetup", "remove", "--retry", "meta")
 }
 
