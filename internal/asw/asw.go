@@ -217,6 +217,7 @@ func (o *Observer) targetState(ctx context.Context, t Target, d volume.Device, t
 	below := 0
 	for i, e := range at {
 		mine, err := o.is(ctx, t, d, table, e)
+		s.Moved = s.Moved || !mine && moved(t, e)
 		switch {
 		case err != nil:
 			return volume.TargetState{Unknown: err.Error()}
@@ -235,6 +236,7 @@ func (o *Observer) targetState(ctx context.Context, t Target, d volume.Device, t
 		if err != nil {
 			return volume.TargetState{Unknown: err.Error()}
 		}
+		s.Moved = s.Moved || !mine && moved(t, e)
 		over := table.Over(e)
 		if mine && over != nil && !s.Under {
 			s.Under, s.Other = true, cmp.Or(s.Other, o.describe(ctx, t, over)+" (over all of "+over.Dir+")")
@@ -313,7 +315,7 @@ func (o *Observer) distinct() []Provider {
 
 // describe describes a mount where the volume of that uuid was expected.
 func (o *Observer) describe(ctx context.Context, t Target, e *mounttable.Entry) string {
-	if _, b := e.Btrfs(); b != nil && b.FSID == t.FSIDs[e.Dir] {
+	if moved(t, e) {
 		return fmt.Sprintf("its filesystem, which is on %s now, as after btrfs replace,", e.Source)
 	}
 	id, err := o.Identify(ctx, e)
@@ -334,6 +336,15 @@ func (o *Observer) describe(ctx context.Context, t Target, e *mounttable.Entry) 
 	return fmt.Sprintf("%s from %s", e.Type, e.Source)
 }
 
+// moved reports whether a mount that is not of the volume's device shows the btrfs that flexd has mounted there.
+func moved(t Target, e *mounttable.Entry) bool {
+	if t.FSIDs[e.Dir] == "" {
+		return false
+	}
+	_, b := e.Btrfs()
+	return b != nil && b.FSID == t.FSIDs[e.Dir]
+}
+
 // mounts sets every mount of the volume's device.
 func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 	if h.Device.Activity != volume.Active {
@@ -348,7 +359,7 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 		subvolume, _ := e.Subvolume()
 		h.Mounts = append(h.Mounts, volume.Mount{
 			Dir: e.Dir, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Type: e.Type, Super: e.Super, Subvolume: subvolume, FSID: fsid,
-			Asked: asked, AskedKnown: known, Owner: e.owner, Kind: e.place.Kind, Pod: e.place.Pod, OtherDriver: e.otherDriver, BindLeft: e.bindLeft, FormerRoot: e.formerRoot,
+			Asked: asked, AskedKnown: known, Owner: e.owner, Kind: e.place.Kind, Pod: e.place.Pod, OtherDriver: e.otherDriver, BindLeft: e.bindLeft, OtherRoot: e.otherRoot,
 		})
 		if i == 0 { // all mounts of a device share one superblock
 			fault = o.liveError(h.Device, e.Entry)

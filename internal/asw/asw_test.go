@@ -294,15 +294,18 @@ func TestBindLeft(t *testing.T) {
 
 // The mount of a claim counts also when kubelet's root is elsewhere by now.
 func TestOutside(t *testing.T) {
-	const former = "/former/pods/u/volumes/flexd~lvm/data"
-	tab := table(t, line("50", "7:1", "/", podDir, "", "ext4", "/dev/loop1"), line("51", "7:1", "/", former, "", "ext4", "/dev/loop1"), line("52", "7:1", "/", "/mnt", "", "ext4", "/dev/loop1"))
+	const (
+		former  = "/former/pods/u/volumes/flexd~lvm/data"
+		subPath = "/former/pods/u/volume-subpaths/data/c/0"
+	)
+	tab := table(t, line("50", "7:1", "/", podDir, "", "ext4", "/dev/loop1"), line("51", "7:1", "/", former, "", "ext4", "/dev/loop1"), line("52", "7:1", "/", "/mnt", "", "ext4", "/dev/loop1"), line("53", "7:1", "/d", subPath, "", "ext4", "/dev/loop1"))
 	for _, m := range observer(twoVolumes()).MountsOf("7:1", "/dev/loop1", []string{podDir, former}, tab.Devices()) {
-		if m.Outside != (m.Dir == former) || (m.Owner == volume.Ours) != (m.Dir != "/mnt") {
+		if m.Outside != (m.Dir == former) || (m.Owner == volume.Ours) != (m.Dir != "/mnt" && m.Dir != subPath) {
 			t.Errorf("%+v", m)
 		}
 	}
 	for _, m := range observer(twoVolumes()).Assemble(t.Context(), Target{UUID: "A", Name: nameA}, tab).Mounts { // without a note
-		if m.FormerRoot != (m.Dir == former) {
+		if m.OtherRoot != (m.Dir == former || m.Dir == subPath) {
 			t.Errorf("%+v", m)
 		}
 	}

@@ -36,8 +36,9 @@ func (o *Observer) Foreign(number, path string, dirs []string, table *mounttable
 // if possible.
 func (o *Observer) MountsOf(number, path string, dirs []string, devices *mounttable.Devices) []join.Mount {
 	var all []join.Mount
-	table, disks := devices.Table, []string(nil)
+	table, disks, fsid := devices.Table, []string(nil), ""
 	if b := devices.Btrfs(number); b != nil {
+		fsid = b.FSID
 		for _, d := range b.Devices {
 			if d.Number != number {
 				disks = append(disks, "/dev/"+d.Name)
@@ -46,7 +47,7 @@ func (o *Observer) MountsOf(number, path string, dirs []string, devices *mountta
 	}
 	for i, e := range o.owned(number, path, dirs, devices) {
 		whole := o.whole(e.Entry, dirs)
-		s := join.Mount{Dir: e.Dir, Device: number, What: part(e.Entry, whole) + e.Type + " from " + path, Part: !whole, Owner: e.owner, Pod: e.place.Pod, Other: e.otherDriver, BindLeft: e.bindLeft, FormerRoot: e.formerRoot, Outside: e.outside, Disks: disks, Options: e.Options, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
+		s := join.Mount{Dir: e.Dir, Device: number, What: part(e.Entry, whole) + e.Type + " from " + path, Part: !whole, Owner: e.owner, Pod: e.place.Pod, Other: e.otherDriver, BindLeft: e.bindLeft, OtherRoot: e.otherRoot, Outside: e.outside, Disks: disks, FSID: fsid, Source: path, Options: e.Options, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
 		if over := table.Over(e.Entry); over != nil {
 			again := o.whole(over, dirs)
 			s.Over = fmt.Sprintf("%s%s from %s at %s", part(over, again), over.Type, over.Source, over.Dir)

@@ -15,8 +15,8 @@ type Layout interface {
 	Roots() (dirs []string, all bool)
 	// Place returns the kind of a directory below one of the roots.
 	Place(root, dir string) volume.Place
-	// AnyRoot reports whether a path would be such a directory below another root.
-	AnyRoot(path string) bool
+	// AnyRoot returns the place that a path would be below another root.
+	AnyRoot(path string) volume.Place
 	// Strays returns the directories that are not empty although nothing is mounted there.
 	Strays() []volume.Stray
 }

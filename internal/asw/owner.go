@@ -32,7 +32,7 @@ type owned struct {
 	outside     bool // Ours, but below none of the present roots
 	otherDriver bool // Elsewhere, at a directory of another driver, or a bind of that driver's mount
 	bindLeft    bool // Elsewhere, a bind of kubelet's whose original is gone
-	formerRoot  bool // Elsewhere, at a directory for volumes below a root that is not configured
+	otherRoot   bool // Elsewhere, at a path as below a root of kubelet, which is not configured: it may also be a bind by another program
 }
 
 // The ranks, best first.
@@ -70,7 +70,10 @@ func (o *Observer) owned(number, path string, dirs []string, devices *mounttable
 			m.rank = rankKubelet
 		default:
 			m.rank, several = rankForeign, true
-			m.formerRoot = whole && slices.ContainsFunc(o.Layouts, func(l Layout) bool { return l.AnyRoot(e.Dir) })
+			m.otherRoot = slices.ContainsFunc(o.Layouts, func(l Layout) bool {
+				place := l.AnyRoot(e.Dir)
+				return place.Kind != "" && whole || place.Bind
+			})
 		}
 		several = several || at[e.Dir]
 		at[e.Dir] = true

@@ -202,7 +202,7 @@ func (f *Frontend) target(dir string, verb volume.Verb) (t reconcile.Target) {
 	layout := kubelet.Layout{Dirs: f.Config.Get().KubeletRoots, Driver: f.Config.Get().Driver}
 	t.Name = dir
 	t.Dir, t.Root, t.Refusal = layout.Resolve(dir)
-	if verb == volume.Release && layout.AnyRoot(t.Dir) {
+	if verb == volume.Release && layout.AnyRoot(t.Dir).Kind != "" {
 		t.Refusal = nil
 	}
 	kind := kindOfVerb[verb]

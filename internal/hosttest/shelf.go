@@ -47,7 +47,7 @@ func (s Shelf) Place(root, dir string) volume.Place {
 }
 
 // AnyRoot implements asw.Layout.
-func (s Shelf) AnyRoot(string) bool { return false }
+func (s Shelf) AnyRoot(string) volume.Place { return volume.Place{} }
 
 // Strays implements asw.Layout.
 func (s Shelf) Strays() []volume.Stray { return nil }

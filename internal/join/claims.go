@@ -39,12 +39,8 @@ func (s *facts) claimed() (missing bool, stale []Mount) {
 		}
 		missing = true
 		if other != nil && other.FSID != "" && other.FSID == c.FSID {
-			device, first := "DEVICE", "activate the volume, and "
-			if s.device != nil {
-				device, first = s.device.Path, ""
-			}
-			s.add(ClaimedMissing, c.Dir, fmt.Sprintf("%smove it back while it is mounted: btrfs replace start -f ID %s %s, with the devid that btrfs filesystem show %[3]s lists. Or copy its data off, delete the pods that use it, and umount %[3]s", first, device, c.Dir),
-				"the filesystem that flexd mounted at %s, for %s, is on %s now, not on the volume any more, as after btrfs replace", c.Dir, c.For, other.Source)
+			s.add(ClaimedMissing, c.Dir, s.moveBack(c.Dir, other.Source),
+				"the filesystem that flexd mounted at %s, for %s, is on %s now, not on the volume's device, as after btrfs replace", c.Dir, c.For, other.Source)
 			continue
 		}
 		text := fmt.Sprintf("something other than flexd unmounted it at %s, for %s", c.Dir, c.For)
@@ -85,6 +81,22 @@ func (s *facts) claimed() (missing bool, stale []Mount) {
 	return missing, stale
 }
 
+// moveBack returns the remedy for a btrfs that was moved from the volume's device to another one. Without -f btrfs
+// refuses a device that has another filesystem.
+func (s *facts) moveBack(dir, source string) string {
+	const id = "with the devid for ID that btrfs filesystem show lists"
+	switch {
+	case s.device != nil:
+		return fmt.Sprintf("move it back while it is mounted: btrfs replace start ID %s %s, %s. Or copy its data off, delete the pods that use it, and umount %[2]s", s.device.Path, dir, id)
+	case s.volume == nil:
+		return fmt.Sprintf("copy its data off, delete the pods that use it, and umount %s", dir)
+	case s.lvm():
+		return fmt.Sprintf("the volume is inactive: lvchange -ay %s. Then flexd check says how to move it back", s.title())
+	}
+	file := volume.Quote(s.file(s.volume))
+	return fmt.Sprintf("the volume is inactive: delete the pods that use it, and umount %[1]s. If %[2]s is attached to %[3]s, then: losetup -d %[2]s. If not, move it back: L=$(losetup -f --show %[3]s); mount %[2]s /mnt && btrfs replace start -B ID $L /mnt && umount /mnt && losetup -d $L, %[4]s", dir, source, file, id)
+}
+
 // lvOnly checks a volume that needs a device and has none.
 func (s *facts) lvOnly(stale []Mount) {
 	var why []string
@@ -116,9 +128,9 @@ func (s *facts) mountedUnknown() {
 		case m.Owner == volume.Elsewhere && !noted && m.BindLeft:
 			s.add(MountedUnknown, m.Dir, "flexd mounts it for no further pod meanwhile. Delete that pod. If it is deleted already, restart kubelet, which unmounts it; if that does not help: umount "+m.Dir,
 				"%s is mounted at %s, as a subPath of a pod whose own mount of the volume is gone", m.What, m.Dir)
-		case m.Owner == volume.Elsewhere && !noted && m.FormerRoot:
-			s.add(MountedUnknown, m.Dir, "flexd mounts it for no further pod meanwhile. Delete the pod that uses it there, and kubelet unmounts it; or add that root to kubeletRoots, and restart flexd. If kubelet does not use that root any more: umount "+m.Dir,
-				"%s is mounted at %s, for a pod below a root directory of kubelet that kubeletRoots does not have", m.What, m.Dir)
+		case m.Owner == volume.Elsewhere && !noted && m.OtherRoot:
+			s.add(MountedUnknown, m.Dir, "flexd mounts it for no further pod meanwhile. If a kubelet runs with that root (--root-dir), delete the pod that uses it there, and kubelet unmounts it. If not: umount "+m.Dir,
+				"%s is mounted at %s, a path as below a root directory of kubelet, but below none of kubeletRoots", m.What, m.Dir)
 		case m.Owner == volume.Elsewhere && !noted:
 			s.add(MountedUnknown, m.Dir, "flexd mounts it for no further pod meanwhile. If it is not needed there: umount "+m.Dir,
 				"%s is mounted at %s, which is not one of flexd's directories", m.What, m.Dir)

@@ -159,19 +159,19 @@ type Lease struct {
 
 // A Mount is an entry of the mount table, for a device of the group or at the directory of a claim.
 type Mount struct {
-	Dir        string
-	Device     string // number of the block device, "" = none
-	What       string // "ext4 from /dev/dm-3"
-	Owner      volume.Owner
-	Pod        string // the uid of the pod that has it; "" = none
-	Other      bool   // Elsewhere, at a directory of another driver
-	BindLeft   bool   // Elsewhere, a bind of kubelet's whose original is gone
-	FormerRoot bool   // Elsewhere, at a directory of this driver below a root of kubelet that is not configured
-	Outside    bool   // Ours, but not below a present root
-	Gone       bool   // the kernel has no device with that number
-	Part       bool   // it shows only a part of the filesystem
-	Over       string // the mount that covers it, "" = none
-	Again      bool   // Over is the same filesystem at the same directory
+	Dir       string
+	Device    string // number of the block device, "" = none
+	What      string // "ext4 from /dev/dm-3"
+	Owner     volume.Owner
+	Pod       string // the uid of the pod that has it; "" = none
+	Other     bool   // Elsewhere, at a directory of another driver
+	BindLeft  bool   // Elsewhere, a bind of kubelet's whose original is gone
+	OtherRoot bool   // Elsewhere, at a path as below a root of kubelet, which is not configured
+	Outside   bool   // Ours, but not below a present root
+	Gone      bool   // the kernel has no device with that number
+	Part      bool   // it shows only a part of the filesystem
+	Over      string // the mount that covers it, "" = none
+	Again     bool   // Over is the same filesystem at the same directory
 
 	ReadOnly      bool     // the mount's own flag
 	SuperReadOnly bool     // the superblock's
@@ -182,7 +182,7 @@ type Mount struct {
 	Nested []string // the mount points below it
 
 	Disks  []string // the other devices of its btrfs
-	FSID   string   // of its btrfs, at a claim's directory; "" = unknown, or none
+	FSID   string   // of its btrfs; "" = unknown, or none
 	Source string   // the device of that btrfs
 
 	UUID    volume.UUID // its volume, if the kernel was queried for it

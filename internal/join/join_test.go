@@ -120,7 +120,14 @@ func TestDisagreements(t *testing.T) {
 			[]string{"faulty data: on /dev/dm-3 and on /dev/sdx|only filesystems on one device|btrfs device remove /dev/sdx " + pod}},
 		{"its btrfs was moved to another device", []func(*Group){func(g *Group) {
 			g.Claims[0].FSID, g.Mounts[0].FSID, g.Mounts[0].Device, g.Mounts[0].Source = "f", "f", "8:1", "/dev/sdx"
-		}}, []string{"claimed-missing data: that flexd mounted at " + pod + ", for pod default/web-0, is on /dev/sdx now|btrfs replace start -f ID /dev/dm-3 " + pod}},
+		}}, []string{"claimed-missing data: that flexd mounted at " + pod + ", for pod default/web-0, is on /dev/sdx now|btrfs replace start ID /dev/dm-3 " + pod}},
+		{"its btrfs was moved to another device, and it is inactive", []func(*Group){inactive, func(g *Group) {
+			g.Claims[0].FSID, g.Mounts[0].FSID, g.Mounts[0].Device, g.Mounts[0].Source = "f", "f", "8:1", "/dev/sdx"
+		}}, []string{"claimed-missing data: is on /dev/sdx now|inactive: lvchange -ay vg0/data"}},
+		{"its btrfs was moved to another device, and its file has none", []func(*Group){inactive, func(g *Group) {
+			g.Kind, g.Directory = "loopdev", "/vg"
+			g.Claims[0].FSID, g.Mounts[0].FSID, g.Mounts[0].Device, g.Mounts[0].Source = "f", "f", "8:1", "/dev/sdx"
+		}}, []string{"claimed-missing data: is on /dev/sdx now|umount " + pod + "|attached to /vg/data, then: losetup -d /dev/sdx|mount /dev/sdx /mnt"}},
 		{"another btrfs is mounted there", []func(*Group){func(g *Group) {
 			g.Claims[0].FSID, g.Mounts[0].FSID, g.Mounts[0].Device = "f", "g", "8:1"
 		}}, []string{"claimed-missing data: in place of the volume"}},
@@ -129,8 +136,8 @@ func TestDisagreements(t *testing.T) {
 			g.Mounts[0] = Mount{Dir: "/p", Device: "253:3", Owner: volume.Elsewhere, BindLeft: true, Pod: "u"}
 		}}, []string{"claimed-missing data: delete the pod|if a subPath of the pod is mounted after its end: umount /p", "mounted-unknown data: umount /p"}},
 		{"mounted below a root of kubelet that is not configured", []func(*Group){unclaimed, func(g *Group) {
-			g.Mounts = []Mount{{Dir: "/p", Device: "253:3", What: "ext4 from /dev/dm-3", Owner: volume.Elsewhere, FormerRoot: true}}
-		}}, []string{"mounted-unknown data: ext4 from /dev/dm-3 is mounted at /p, for a pod below a root directory of kubelet|Delete the pod|kubeletRoots|umount /p"}},
+			g.Mounts = []Mount{{Dir: "/p", Device: "253:3", What: "ext4 from /dev/dm-3", Owner: volume.Elsewhere, OtherRoot: true}}
+		}}, []string{"mounted-unknown data: ext4 from /dev/dm-3 is mounted at /p, a path as below a root directory of kubelet|none of kubeletRoots|If a kubelet runs with that root (--root-dir), delete the pod|If not: umount /p"}},
 		{"a subPath is left", []func(*Group){unclaimed, func(g *Group) {
 			g.Mounts = []Mount{{Dir: "/p", Device: "253:3", What: "/sub of the ext4 from /dev/dm-3", Owner: volume.Elsewhere, BindLeft: true}}
 		}}, []string{"mounted-unknown data: mounted at /p, as a subPath of a pod whose own mount of the volume is gone|restart kubelet|umount /p"}},

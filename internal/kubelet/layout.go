@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // A Layout has kubelet's directories for the volumes of one driver. The root directories
@@ -39,15 +41,15 @@ func (l Layout) Resolve(dir string) (path, root string, err error) {
 	return path, "", errors.New(dir + " is outside kubelet's directories (kubeletRoots: " + strings.Join(l.Dirs, ", ") + ")")
 }
 
-// AnyRoot reports whether a path would be a directory for a volume if another root were configured: a mount
-// there may be from a time when it was.
-func (l Layout) AnyRoot(path string) bool {
+// AnyRoot returns the place that a path would be if another root were configured: a mount there may be from a
+// time when it was.
+func (l Layout) AnyRoot(path string) volume.Place {
 	for root := filepath.Dir(path); len(root) > 1; root = filepath.Dir(root) {
-		if l.Place(root, path).Kind != "" {
-			return true
+		if p := l.Place(root, path); p.Kind != "" || p.Bind {
+			return p
 		}
 	}
-	return false
+	return volume.Place{}
 }
 
 // Roots returns the root directories that can be resolved; all reports whether these are all.

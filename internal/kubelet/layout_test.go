@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/flexd/flexd/internal/volume"
 )
 
 // Link returns only links below kubelet's root in the path of a volume.
@@ -39,19 +41,19 @@ func TestLink(t *testing.T) {
 // Any directory may have been kubelet's root.
 func TestAnyRoot(t *testing.T) {
 	l := Layout{Driver: "flexd/lvm"}
-	for path, want := range map[string]bool{
-		"/a/b/pods/u/volumes/flexd~lvm/v":                           true,
-		"/pods/pods/u/volumes/flexd~lvm/pods":                       true,
-		"/a/plugins/kubernetes.io/flexvolume/flexd/lvm/mounts/v":    true,
-		"/a/pods/u/volumes/other~lvm/v":                             false,
-		"/a/pods/u/volumes/flexd~lvm/v/x":                           false,
-		"/a/pods/u/volumes/flexd~lvm":                               false,
-		"/a/pods/u/volume-subpaths/v/c/0":                           false,
-		"/a/plugins/kubernetes.io/flexvolume/flexd/other/mounts/v/": false,
-		"": false, "/": false, "/etc": false,
+	for path, want := range map[string]volume.Place{
+		"/a/b/pods/u/volumes/flexd~lvm/v":                           {Kind: volume.Published, Name: "v", Pod: "u"},
+		"/pods/pods/u/volumes/flexd~lvm/pods":                       {Kind: volume.Published, Name: "pods", Pod: "u"},
+		"/a/plugins/kubernetes.io/flexvolume/flexd/lvm/mounts/v":    {Kind: volume.Staged, Name: "v"},
+		"/a/pods/u/volumes/other~lvm/v":                             {},
+		"/a/pods/u/volumes/flexd~lvm/v/x":                           {},
+		"/a/pods/u/volumes/flexd~lvm":                               {},
+		"/a/pods/u/volume-subpaths/v/c/0":                           {Bind: true, Pod: "u"},
+		"/a/plugins/kubernetes.io/flexvolume/flexd/other/mounts/v/": {},
+		"": {}, "/": {}, "/etc": {},
 	} {
 		if got := l.AnyRoot(path); got != want {
-			t.Errorf("%q: %v", path, got)
+			t.Errorf("%q: %+v", path, got)
 		}
 	}
 }

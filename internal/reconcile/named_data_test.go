@@ -376,7 +376,7 @@ func TestBtrfsDefaultSubvolume(t *testing.T) {
 }
 
 // A further device of a mounted btrfs is reported with the remedy. After a replacement the mount is still the one
-// that flexd made, on another device.
+// that flexd made, on another device; the volume keeps its own device, so that check's remedy stays right.
 func TestBtrfsOtherDevice(t *testing.T) {
 	onReal(t, "device", func(t *testing.T, e *hosttest.Env) {
 		if _, err := exec.LookPath("btrfs"); err != nil && os.Getenv("CI") != "true" {
@@ -412,10 +412,29 @@ func TestBtrfsOtherDevice(t *testing.T) {
 		shell(t, "btrfs device remove "+other+" "+dir)
 		reported("")
 		shell(t, "btrfs replace start -B -f "+s.Device+" "+other+" "+dir)
-		reported("claimed-missing", "that flexd mounted at "+dir, "on "+other+" now", "btrfs replace start -f ID "+s.Device+" "+dir)
+		reported("claimed-missing", "that flexd mounted at "+dir, "on "+other+" now", "btrfs replace start ID "+s.Device+" "+dir)
 		fails(t, k.Down(a), "its filesystem, which is on "+other+" now")
-		shell(t, "btrfs replace start -B -f 1 "+s.Device+" "+dir)
+		fails(t, k.Up(pod2(a)), "is mounted at "+dir+": flexd check says how to move it back")
+		e.Again() // the restarted flexd keeps the device that check has named
+		e.Settle(3 * e.Config.Lease)
+		reported("claimed-missing", "btrfs replace start ID "+s.Device+" "+dir)
+		shell(t, "btrfs replace start -B 1 "+s.Device+" "+dir)
 		reported("")
+		works(t, k.Down(a))
+		e.Empty()
+		if !strings.HasPrefix(s.Device, "/dev/loop") {
+			return
+		}
+		works(t, k.Up(a)) // an operator detaches the device, and moves it back to one of his own
+		s, _ = e.Node().VolumeDetail(hosttest.VG, "data")
+		shell(t, "btrfs replace start -B -f 1 "+other+" "+dir+"; losetup -d "+s.Device)
+		reported("claimed-missing", "on "+other+" now", "the volume is inactive", "umount "+dir)
+		out, err = exec.Command("losetup", "-f", "--show", e.File("data")).Output()
+		works(t, err)
+		own := strings.TrimSpace(string(out))
+		shell(t, "btrfs replace start -B 1 "+own+" "+dir)
+		reported("claimed-missing", "on "+own+" now", "umount "+dir, "losetup -d "+own)
+		shell(t, "umount "+dir+"; losetup -d "+own)
 		works(t, k.Down(a))
 		e.Empty()
 	})

@@ -72,6 +72,11 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 			return "", false
 		}
 	)
+	for _, c := range p.w.Claims {
+		if s := p.h.Targets[c.Dir]; s.Moved {
+			return refuse(refusal(Busy, "%s is mounted at %s: flexd check says how to move it back", s.Other, c.Dir))
+		}
+	}
 	if p.h.Record == RecordUnknown {
 		return refuse(refusal(Unknown, "its format record cannot be read, so flexd cannot know whether an earlier mkfs was interrupted%s; if that file is damaged, remove it after checking the volume's contents", Because(p.h.RecordReason)))
 	}

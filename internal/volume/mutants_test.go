@@ -132,7 +132,7 @@ var mutants = []mutant{
 	{"a device is released together with one that is needed", `case d.Activity == Active && Kept(d.Relatives) != "":`, `case false:`},
 	{"a device is deactivated while its lease lives", `case lease.Live:`, `case false:`},
 	{"a device is deactivated under a claim", `if p.serving || p.holding() {`, `if p.serving {`},
-	{"a held claim whose mount is gone holds the device forever", `if p.here(c.Dir) && !slices.Contains(p.unmounts, c.Dir) || c.Phase != Held {`, `if true {`},
+	{"a held claim whose mount is gone holds the device forever", `if p.here(c.Dir) && !slices.Contains(p.unmounts, c.Dir) || c.Phase != Held || p.h.Targets[c.Dir].Moved {`, `if true {`},
 	{"a running pod's mount is released", `case kind == Published && spot.Pod == Running:`, `case false:`},
 	{"a mount is released although it is unknown whether its pod runs", `case kind == Published && spot.Pod == LifeUnknown && spot.This:`, `case false:`},
 	{"a global mount is released under a pod", `if len(by) > 0 {`, `if false {`},

@@ -127,8 +127,8 @@ func (p *planner) holding() bool {
 		if slices.Contains(p.dropped, c.Dir) {
 			continue
 		}
-		if p.here(c.Dir) && !slices.Contains(p.unmounts, c.Dir) || c.Phase != Held {
-			return true
+		if p.here(c.Dir) && !slices.Contains(p.unmounts, c.Dir) || c.Phase != Held || p.h.Targets[c.Dir].Moved {
+			return true // Moved: its filesystem can be moved back to the device
 		}
 	}
 	for _, m := range p.h.Mounts {

@@ -44,8 +44,8 @@ func (p *planner) obstacle(c Call) Refusal {
 		if m.Owner == Elsewhere && m.BindLeft {
 			return refusal(Busy, "it is mounted at %s, as a subPath of a pod whose own mount of the volume is gone: delete that pod; if it is deleted already, restart kubelet, which unmounts it, or umount it there", m.Dir)
 		}
-		if m.Owner == Elsewhere && m.FormerRoot {
-			return refusal(Busy, "it is mounted at %s, for a pod below a root directory of kubelet that kubeletRoots does not have: delete the pod that uses it there, and kubelet unmounts it; if kubelet does not use that root any more, umount it there", m.Dir)
+		if m.Owner == Elsewhere && m.OtherRoot {
+			return refusal(Busy, "it is mounted at %s, a path as below a root directory of kubelet, but below none of kubeletRoots: if a kubelet runs with that root (--root-dir), delete the pod that uses it there, and kubelet unmounts it; if not, umount it there", m.Dir)
 		}
 		if m.Owner == Elsewhere {
 			return refusal(Busy, "it is mounted at %s by something else: umount it there first", m.Dir)

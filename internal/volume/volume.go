@@ -253,7 +253,7 @@ type Mount struct {
 	Pod           string // the uid of the pod that has it; "" = none
 	OtherDriver   bool   // for Owner Elsewhere: at a directory of another driver, so pods may use it
 	BindLeft      bool   // for Owner Elsewhere: a subPath bind of kubelet whose original mount is gone
-	FormerRoot    bool   // for Owner Elsewhere: at a directory of this driver below a root of kubelet that is not configured
+	OtherRoot     bool   // for Owner Elsewhere: at a path as below a root of kubelet, which is not configured: it may also be a bind by another program
 }
 
 // An Owner is the owner of a mount.
@@ -273,6 +273,7 @@ type TargetState struct {
 	This    bool   // this volume is mounted there, on top
 	Below   int    // the number of further mounts of this volume there, under the top one
 	Other   string // the description of another mount on top; "" = none
+	Moved   bool   // the volume's btrfs is mounted there, from another device, as after btrfs replace
 	Under   bool   // this volume is mounted there, covered by Other
 	Gone    bool   // the directory does not exist (known only for claims without their mount)
 
