@@ -217,7 +217,7 @@ func (o *Observer) targetState(ctx context.Context, t Target, d volume.Device, t
 	below := 0
 	for i, e := range at {
 		mine, err := o.is(ctx, t, d, table, e)
-		s.Moved = s.Moved || !mine && moved(t, e)
+		s.Moved = s.Moved || !mine && moved(t, d, e)
 		switch {
 		case err != nil:
 			return volume.TargetState{Unknown: err.Error()}
@@ -228,7 +228,7 @@ func (o *Observer) targetState(ctx context.Context, t Target, d volume.Device, t
 		case mine:
 			return volume.TargetState{This: true, Below: below} // hidden mounts are unmounted with it, or are not relevant
 		default:
-			s.Other = o.describe(ctx, t, e)
+			s.Other = o.describe(ctx, t, d, e)
 		}
 	}
 	for _, e := range hidden {
@@ -236,10 +236,10 @@ func (o *Observer) targetState(ctx context.Context, t Target, d volume.Device, t
 		if err != nil {
 			return volume.TargetState{Unknown: err.Error()}
 		}
-		s.Moved = s.Moved || !mine && moved(t, e)
+		s.Moved = s.Moved || !mine && moved(t, d, e)
 		over := table.Over(e)
 		if mine && over != nil && !s.Under {
-			s.Under, s.Other = true, cmp.Or(s.Other, o.describe(ctx, t, over)+" (over all of "+over.Dir+")")
+			s.Under, s.Other = true, cmp.Or(s.Other, o.describe(ctx, t, d, over)+" (over all of "+over.Dir+")")
 		}
 	}
 	if len(at) == 0 && !s.Under {
@@ -314,8 +314,8 @@ func (o *Observer) distinct() []Provider {
 }
 
 // describe describes a mount where the volume of that uuid was expected.
-func (o *Observer) describe(ctx context.Context, t Target, e *mounttable.Entry) string {
-	if moved(t, e) {
+func (o *Observer) describe(ctx context.Context, t Target, d volume.Device, e *mounttable.Entry) string {
+	if moved(t, d, e) {
 		return fmt.Sprintf("its filesystem, which is on %s now, as after btrfs replace,", e.Source)
 	}
 	id, err := o.Identify(ctx, e)
@@ -336,13 +336,13 @@ func (o *Observer) describe(ctx context.Context, t Target, e *mounttable.Entry) 
 	return fmt.Sprintf("%s from %s", e.Type, e.Source)
 }
 
-// moved reports whether a mount that is not of the volume's device shows the btrfs that flexd has mounted there.
-func moved(t Target, e *mounttable.Entry) bool {
+// moved reports whether a mount shows the btrfs that flexd has mounted there, and which is not on the volume's device now.
+func moved(t Target, d volume.Device, e *mounttable.Entry) bool {
 	if t.FSIDs[e.Dir] == "" {
 		return false
 	}
 	_, b := e.Btrfs()
-	return b != nil && b.FSID == t.FSIDs[e.Dir]
+	return b != nil && b.FSID == t.FSIDs[e.Dir] && !slices.ContainsFunc(b.Devices, func(on mounttable.BtrfsDevice) bool { return on.Number == d.Number })
 }
 
 // mounts sets every mount of the volume's device.

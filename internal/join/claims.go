@@ -38,7 +38,7 @@ func (s *facts) claimed() (missing bool, stale []Mount) {
 			continue // it may be the volume
 		}
 		missing = true
-		if other != nil && other.FSID != "" && other.FSID == c.FSID {
+		if other != nil && other.FSID != "" && other.FSID == c.FSID && (s.device == nil || other.Device != s.device.Number) {
 			s.add(ClaimedMissing, c.Dir, s.moveBack(c.Dir, other.Source),
 				"the filesystem that flexd mounted at %s, for %s, is on %s now, not on the volume's device, as after btrfs replace", c.Dir, c.For, other.Source)
 			continue

@@ -161,6 +161,7 @@ type Lease struct {
 type Mount struct {
 	Dir       string
 	Device    string // number of the block device, "" = none
+	Type      string // of its filesystem
 	What      string // "ext4 from /dev/dm-3"
 	Owner     volume.Owner
 	Pod       string // the uid of the pod that has it; "" = none

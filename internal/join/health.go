@@ -141,8 +141,7 @@ func (s *facts) sectors() (text, hint string) {
 	if !s.lvm() {
 		h = volume.Handle{File: s.file(&Volume{Name: s.name()})}
 	}
-	fsType, _, _ := strings.Cut(mounts[0].What, " ")
-	return volume.SmallSectors(fsType, at.Filesystem, at.Device, s.device.Path, h)
+	return volume.SmallSectors(mounts[0].Type, at.Filesystem, at.Device, s.device.Path, h)
 }
 
 // disks checks for further devices of a mounted btrfs.

@@ -23,7 +23,7 @@ func well() Group {
 			Devices: []Device{{UUID: "u1", Name: "data", Kernel: "vg0-data", Path: "/dev/dm-3", Number: "253:3", Size: 64 << 20, Open: 1, Link: "/dev/vg0/data"}},
 		},
 		Claims: []Claim{{UUID: "u1", LV: "data", Dir: pod, Phase: volume.Held, For: "pod default/web-0"}},
-		Mounts: []Mount{{Dir: pod, Device: "253:3", What: "ext4 from /dev/dm-3", Owner: volume.Ours}},
+		Mounts: []Mount{{Dir: pod, Device: "253:3", Type: "ext4", What: "ext4 from /dev/dm-3", Owner: volume.Ours}},
 		Busy:   map[volume.UUID]bool{},
 	}
 }

@@ -46,11 +46,10 @@ func formerFile(l Loop, id identity, file string) join.Rival {
 // deletedAdvice overwrites no file, since flexd does not know which one is needed. The directory of the deleted
 // file may not exist; that of the volume does.
 func deletedAdvice(l Loop, file string) string {
-	first := ""
 	if l.Silent {
-		first = "look at dmesg and at the disk of its filesystem: flexd looks again when the device answers. If it never does, "
+		return fmt.Sprintf("look at dmesg and at the disk of its filesystem: flexd looks again when the device answers. Its newest data may be only in /dev/%[1]s, which flexd keeps; only if that is not needed: delete the pods that use it (lsblk /dev/%[1]s), then losetup -d /dev/%[1]s", l.Name)
 	}
-	return first + fmt.Sprintf("its newest data may be only in /dev/%[1]s, which flexd keeps. Delete the pods that use it (lsblk /dev/%[1]s). If the data is needed, %[2]s. If not: losetup -d /dev/%[1]s", l.Name, rescue(l, cmp.Or(file, l.BackingFile)))
+	return fmt.Sprintf("its newest data may be only in /dev/%[1]s, which flexd keeps. Delete the pods that use it (lsblk /dev/%[1]s). If the data is needed, %[2]s. If not: losetup -d /dev/%[1]s", l.Name, rescue(l, cmp.Or(file, l.BackingFile)))
 }
 
 // rescue returns the commands that copy the data of a device to a new volume beside a file, and detach the device

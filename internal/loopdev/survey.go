@@ -138,7 +138,6 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		id, known := p.remembered(l.Seq)
 		own, path := names[id], l.BackingFile
 		l.Deleted = l.Deleted || id.deleted()
-		l.Silent = p.silent(l, id)
 		if known && own != "" {
 			path = filepath.Join(dir, own)
 		}
@@ -150,11 +149,14 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 			}
 		}
 		var rivals []join.Rival
-		if filepath.Dir(path) != dir || known && own == "" && p.elsewhere(l, id) {
+		here := filepath.Dir(path) == dir
+		l.Silent = here && own == "" && p.silent(l, id) // the files of other groups may hang
+		if !here || known && own == "" && p.elsewhere(l, id) {
 			noted := p.notedRival(l.Seq)
 			if !known || l.Deleted || noted.VG != vg || found.has(id.UUID) { // few have a note
 				continue
 			}
+			l.Silent = p.silent(l, id)
 			path = filepath.Join(dir, noted.LV)
 			if full, err := p.kernel.Loop(l.Name); err == nil && full.Seq == l.Seq {
 				l.Size = full.Size
@@ -174,7 +176,7 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		if id, known = p.remembered(l.Seq); !known {
 			return all, fmt.Errorf("the identity of /dev/%s has not been read", l.Name)
 		}
-		if l.Silent = p.silent(l, id); l.Silent {
+		if l.Silent = own == "" && p.silent(l, id); l.Silent {
 			rivals = append(rivals, formerFile(l, id, path))
 		}
 		if f, ok := found.foreign[id.Inode]; ok && id.UUID != "" {

@@ -202,6 +202,7 @@ func TestUnreadableEnd(t *testing.T) {
 func TestGrowUnreadable(t *testing.T) {
 	const old, size = 320 * mib / 512, 384 * mib / 512 // in sectors
 	r := table(t, fmt.Sprintf("0 %d linear DISK 2048", old))
+	r.sh("blkdiscard", "-z", r.dev.Path)
 	r.format("xfs")
 	l := r.spec(r.mkdir("m"))
 	l.First = true

@@ -54,7 +54,7 @@ func (l *lane) act(ctx context.Context, s volume.Step, h *volume.Have) error {
 	case volume.RecordSeen:
 		return l.recordSeen(ctx, s, h)
 	case volume.CreateVolume, volume.ActivateDevice, volume.Extend, volume.Deactivate:
-		return l.changeDevice(ctx, s, c, h)
+		return l.changeDevice(ctx, s, h)
 	case volume.Inspect:
 		return l.inspect(ctx, h)
 	case volume.Format:
@@ -101,7 +101,7 @@ func (l *lane) deviceFault(ctx context.Context, h *volume.Have, err error) error
 const callLease = time.Second
 
 // changeDevice takes the steps of the provider.
-func (l *lane) changeDevice(ctx context.Context, s volume.Step, c *call, h *volume.Have) error {
+func (l *lane) changeDevice(ctx context.Context, s volume.Step, h *volume.Have) error {
 	p := l.n.Providers[h.LV.Name.VG]
 	if p == nil && s.Kind == volume.Deactivate {
 		p = l.n.Providers[asw.Unconfigured]
@@ -111,7 +111,7 @@ func (l *lane) changeDevice(ctx context.Context, s volume.Step, c *call, h *volu
 	}
 	switch s.Kind {
 	case volume.CreateVolume:
-		return l.create(ctx, p, s, c)
+		return l.create(ctx, p, s)
 	case volume.ActivateDevice:
 		return l.activate(ctx, p, h.LV)
 	case volume.Deactivate:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/config"
+	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mount"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -106,7 +107,7 @@ func (n *Node) moveHistory(name volume.Name, uuid volume.UUID) {
 
 // create creates the volume. If that fails and the volume exists, flexd uses it: another program or
 // flexd's command has created it.
-func (l *lane) create(ctx context.Context, p Provider, s volume.Step, c *call) error {
+func (l *lane) create(ctx context.Context, p Provider, s volume.Step) error {
 	name := l.nameNow()
 	if _, noted := l.n.Store.Lease(l.uuid); !noted { // the uuid is not known yet
 		lease := l.lease(name, "")
@@ -115,7 +116,10 @@ func (l *lane) create(ctx context.Context, p Provider, s volume.Step, c *call) e
 			return err
 		}
 	}
-	err := p.Create(ctx, l.lock, name, s.Size, c.asked.Options.Pod.Namespace)
+	c, err := l.waitingCall(s), dsw.ErrNotWanted // the note took time
+	if c != nil {
+		err = p.Create(ctx, l.lock, name, s.Size, c.asked.Options.Pod.Namespace)
+	}
 	lv, lookErr := p.LookUp(ctx, name)
 	there := lookErr == nil && lv.Presence == volume.Present
 	if there && err != nil {

@@ -382,7 +382,7 @@ func TestKubeletRootsChangeWithoutNotes(t *testing.T) {
 		works(t, e.M.Write(k.Dir(a)))
 		e.Node().Check(t.Context())
 		if found := e.Node().List().Findings; !slices.ContainsFunc(found, func(d status.Finding) bool {
-			return d.Dir == k.Dir(a) && strings.Contains(d.Message, "for a pod below a root directory of kubelet")
+			return d.Dir == k.Dir(a) && strings.Contains(d.Message, "a path as below a root directory of kubelet")
 		}) {
 			t.Errorf("check: %+v", found)
 		}

@@ -37,9 +37,6 @@ func (p *planner) expand(c Call) {
 	case p.h.FS.Content == Truncated: // an extension could use other extents than those that were cut off
 		p.refuseWith(c, p.truncated())
 		return
-	case p.h.FS.Small != "":
-		p.refuse(c, Unusable, "%s", p.h.FS.Small)
-		return
 	case p.enlarged(): // LVM would load a table of the older size
 		p.refuse(c, Conflict, "its device %s has %s, and the metadata of the volume group only %s: the metadata may be an older version, and flexd extends no filesystem over space that the device loses at the next activation (flexd check has the remedy)", d.Path, Bytes(d.Size), Bytes(lv.Size))
 		return
@@ -48,6 +45,10 @@ func (p *planner) expand(c Call) {
 		return
 	}
 	extends := min(lv.Size, d.Size) < c.Size
+	if fs := p.h.FS; fs.Small != "" && (extends || Growable(fs.Size, c.Size)) {
+		p.refuse(c, Unusable, "%s", fs.Small)
+		return
+	}
 	if live := p.live(); extends && live.SuperReadOnly {
 		p.refuseWith(c, MountedReadOnly(live.Type, live.Dir))
 		return
@@ -109,7 +110,7 @@ func (p *planner) growth() {
 		return
 	}
 	if !p.w.Grow || p.serving || p.enlarged() || p.h.LV.Pending || live == nil || live.SuperReadOnly || p.readOnlyLV() || len(p.w.Calls) > 0 ||
-		p.h.Device.Activity != Active || p.h.FS.Content == FilesystemFailed || p.h.FS.Content == Truncated {
+		p.h.Device.Activity != Active || p.h.FS.Content == FilesystemFailed || p.h.FS.Content == Truncated || p.h.FS.Small != "" {
 		return
 	}
 	for _, c := range p.w.Claims {

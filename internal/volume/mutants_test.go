@@ -109,7 +109,7 @@ var mutants = []mutant{
 	{"a second pod gets a filesystem that is larger than its device", `case p.h.FS.Content == Truncated:
 		return p`, `case false:
 		return p`},
-	{"a filesystem with smaller sectors than its device is extended", `case p.h.FS.Small != "":`, `case false:`},
+	{"a filesystem with smaller sectors than its device is extended", `if fs := p.h.FS; fs.Small != ""`, `if fs := p.h.FS; false`},
 	{"a filesystem that is larger than its device is extended", `case p.h.FS.Content == Truncated: // an`, `case false: // an`},
 	{"a filesystem is extended without a look whether its end is cut off", `extends && p.h.FS.Content == ContentUnknown: // the filesystem could`, `false: // it could`},
 	{"another filesystem than was asked for is mounted", `if wanted != "" && wanted != fs.Type {`, `if false {`},

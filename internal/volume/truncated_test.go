@@ -62,4 +62,11 @@ func TestExpandSmallSectors(t *testing.T) {
 			t.Errorf("to %d: got %+v", size, v)
 		}
 	}
+	claims := []Claim{{Kind: Published, Dir: dir, Phase: Held}}
+	if v := Plan(Want{Claims: claims, Calls: []Call{{ID: "1", Verb: Expand, Dir: dir, Size: 33 * mib}}}, h); len(v.Steps) > 0 || len(v.Refused) > 0 {
+		t.Errorf("to the size that it has: got %+v", v)
+	}
+	if v := Plan(Want{Claims: claims, Grow: true}, h); len(v.Steps) > 0 {
+		t.Errorf("without a call: got %+v", v)
+	}
 }

@@ -98,7 +98,7 @@ var clusterBugs = []planted{
 	{"a step that waits for another node is not tried again", "reconcile/waiting.go", `next := now.Add(l.n.untilRetry(e.Retry, took))`, `next := now.Add(time.Hour + l.n.untilRetry(e.Retry, took))`},
 	{"other nodes do not see a format record", "reconcile/format.go", `if !h.LV.Tagged.Shared {`, `if true {`},
 	{"a volume is kept after its last unmount", "reconcile/act.go", `Until: l.n.Boot() + l.n.Config.Get().Lease,`, `Until: l.n.Boot() + time.Hour,`},
-	{"a creation is not noted", "reconcile/create.go", `!noted && l.n.shared(name.VG)`, `!noted && false`},
+	{"a creation is not noted", "reconcile/create.go", `Lease(l.uuid); !noted {`, `Lease(l.uuid); !noted && false {`},
 }
 
 // The list has no bugs whose effect is hidden by another check of flexd: a child's
