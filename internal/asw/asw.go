@@ -10,6 +10,7 @@ package asw
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -20,6 +21,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/sysfs"
@@ -402,7 +405,7 @@ func fsError(path, fsType string) string {
 
 func gone(path string) bool {
 	_, err := os.Lstat(path)
-	return os.IsNotExist(err)
+	return os.IsNotExist(err) || errors.Is(err, unix.ENOTDIR) // something else is in the place of a directory above it
 }
 
 // OurMounts returns the mounts in kubelet's directories of this driver, one for each directory: the

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -81,7 +83,7 @@ func (l Layout) Link(dir string) string {
 // resolve follows the symlinks of the part of path that exists.
 func resolve(path string) (string, error) {
 	p, err := filepath.EvalSymlinks(path)
-	if err == nil || !os.IsNotExist(err) {
+	if err == nil || !os.IsNotExist(err) && !errors.Is(err, unix.ENOTDIR) {
 		return p, err
 	}
 	parent := filepath.Dir(path)

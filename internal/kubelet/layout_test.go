@@ -76,6 +76,8 @@ func TestResolve(t *testing.T) {
 	must(os.Symlink(filepath.Join(base, "outside"), filepath.Join(real, "out")))
 	must(os.Symlink(filepath.Join(base, "nowhere"), filepath.Join(real, "dangling")))
 	must(os.Symlink(filepath.Join(real, "pods"), filepath.Join(real, "in")))
+	must(os.WriteFile(filepath.Join(real, "file"), nil, 0o600))
+	must(os.Symlink(filepath.Join(real, "file/x"), filepath.Join(real, "below")))
 	r := Layout{Dirs: []string{base, link}} // the longer one counts
 	if _, root, err := r.Resolve(real + "/pods/x"); err != nil || root != real {
 		t.Errorf("got root %q, %v; want %q", root, err, real)
@@ -86,6 +88,8 @@ func TestResolve(t *testing.T) {
 		{real + "/pods/x", real + "/pods/x"},
 		{link + "/in/x", real + "/pods/x"},
 		{link + "/pods/not/there/x", real + "/pods/not/there/x"},
+		{link + "/file/not/there", real + "/file/not/there"},
+		{link + "/below/x", ""},
 		{link + "/in", real + "/in"}, // the last part is not followed: it may be a mount that hangs
 		{link + "/out/x", ""},
 		{link + "/dangling/x", ""},

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -116,6 +117,25 @@ func TestRenamedDirectory(t *testing.T) {
 	if m := mounts(h.Dir); len(m) != 0 {
 		t.Errorf("mounted: %q", m)
 	}
+}
+
+// A file is in the place of a pod's directory, whose volume was unmounted from outside: nothing can be mounted there, so
+// the unmount succeeds.
+func TestFileForPod(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p, q := h.vol("a", "ext4"), podN(1), podN(2)
+	h.ok(h.up(noAttach, v, p))
+	dir := h.PodDir(p, v)
+	h.must(umount.Plain(dir))
+	pod := filepath.Dir(filepath.Dir(filepath.Dir(dir)))
+	h.must(os.RemoveAll(pod))
+	h.must(os.WriteFile(pod, nil, 0o600))
+	h.refused(h.call("mount", dir, v.Blob(&p)), "vg0/a", dir+" does not exist")
+	h.ok(h.call("unmount", dir))
+	h.ok(h.up(noAttach, v, q))
+	h.end(noAttach, v, q)
+	h.quiet()
 }
 
 // Kubelet's root is moved while pods run, and its path becomes a link: their claims are not missing. If pods/
