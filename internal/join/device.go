@@ -28,7 +28,7 @@ func (s *facts) dmOnly() {
 	if len(used) > 0 {
 		text += "; it is " + strings.Join(used, ", ")
 	}
-	hint := fmt.Sprintf("its file was removed, renamed away or replaced. If it was renamed, put it back. If not, only %s has its data, and flexd keeps it: delete the pods that use it (a copy from their mounts lacks what they write later). Once nothing uses the device (lsblk %[1]s), copy it if the data is needed: cp --sparse=always %[1]s COPY. Then: losetup -d %[1]s", s.device.Path)
+	hint := fmt.Sprintf("its file was removed, renamed away or replaced. If it was renamed, put it back. If not, only %s has its data. %s: a copy from their mounts lacks what they write later. Once no mount uses the device, copy it if the data is needed: cp --sparse=always %[1]s COPY. Then: losetup -d %[1]s", s.device.Path, volume.KeepLoop(s.device.Path, s.device.Ending))
 	for _, r := range s.device.Rivals {
 		text, hint = text+"; "+r.Text, r.Hint
 	}

@@ -109,6 +109,7 @@ type Device struct {
 	Part         bool    // it shows only a part of its file
 	NoNode       string  // why its node is missing, "" = it is there
 	MakeNode     string  // the remedy for NoNode
+	Ending       bool    // a loop device that the kernel detaches at its last close
 	Merges       bool    // the kernel merges a snapshot into it
 	Placed       bool    // its whole table was compared with the metadata; otherwise Misplaced may be incomplete
 	Misplaced    string  // how its extents or its type differ from the metadata

@@ -107,6 +107,7 @@ type Loop struct {
 	Hidden      bool   // see Provider.hidden; only where that was looked for
 	Size        int64
 	ReadOnly    bool
+	Ending      bool  // losetup -d was run on it while it was in use: the kernel detaches it at its last close
 	Part        bool  // it has an offset or a size limit, which flexd never sets
 	Inode       Inode // of the backing file; only where it was just attached
 
@@ -331,12 +332,12 @@ func (kernel) Loop(name string) (Loop, error) {
 	}
 	if l.BackingFile != "" {
 		l.NoNode, l.MakeNode = noNode(name, l.Number)
-		for _, limit := range []string{"/loop/offset", "/loop/sizelimit"} {
-			n, err := sysfs.Uint(dir + limit)
+		for attr, set := range map[string]*bool{"offset": &l.Part, "sizelimit": &l.Part, "autoclear": &l.Ending} {
+			n, err := sysfs.Uint(dir + "/loop/" + attr)
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return Loop{}, err
 			}
-			l.Part = l.Part || n > 0
+			*set = *set || n > 0
 		}
 	}
 	again, err := sysfs.Uint(dir + "/diskseq")

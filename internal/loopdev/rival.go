@@ -49,8 +49,10 @@ func deletedAdvice(l Loop, file string) string {
 	if l.Silent {
 		return fmt.Sprintf("look at dmesg and at the disk of its filesystem: flexd looks again when the device answers. Its newest data may be only in /dev/%[1]s, which flexd keeps; only if that is not needed: delete the pods that use it (lsblk /dev/%[1]s), then losetup -d /dev/%[1]s", l.Name)
 	}
-	return fmt.Sprintf("its newest data may be only in /dev/%[1]s, which flexd keeps. Delete the pods that use it (lsblk /dev/%[1]s). If the data is needed, %[2]s. If not: losetup -d /dev/%[1]s", l.Name, rescue(l, cmp.Or(file, l.BackingFile)))
+	return fmt.Sprintf("its newest data may be only in /dev/%[1]s. %[2]s. If the data is needed, %[3]s. If not: losetup -d /dev/%[1]s", l.Name, keep(l), rescue(l, cmp.Or(file, l.BackingFile)))
 }
+
+func keep(l Loop) string { return volume.KeepLoop("/dev/"+l.Name, l.Ending) }
 
 // rescue returns the commands that copy the data of a device to a new volume beside a file, and detach the device
 // only if the copy is complete. Repeated, they overwrite no earlier copy: the kernel uses the device's name again, but
@@ -76,7 +78,7 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 		return formerFile(l, id, file)
 	case id.UUID == lv.UUID && l.BackingFile == file && !l.Deleted:
 		r.Text = fmt.Sprintf("/dev/%s is attached to another file with the path %s and the same uuid %s: a filesystem was mounted over its directory later, or it is of another mount namespace", l.Name, file, lv.UUID)
-		r.Hint = fmt.Sprintf("delete the pods that use /dev/%[1]s. If it cannot be read (dmesg: its disk is gone, or came back under another name), the file at that path now is the volume: losetup -d /dev/%[1]s. If it can, that file may be older: unmount the later filesystem (findmnt -T %[2]s); or, if that one is to stay, %[3]s", l.Name, volume.Quote(file), rescue(l, file))
+		r.Hint = fmt.Sprintf("the newest data may be in either file. %[4]s. If /dev/%[1]s cannot be read (dmesg: its disk is gone, or came back under another name), the file at that path now is the volume: losetup -d /dev/%[1]s. If it can, that file may be older: unmount the later filesystem (findmnt -T %[2]s); or, if that one is to stay, %[3]s", l.Name, volume.Quote(file), rescue(l, file), keep(l))
 	case id.UUID == lv.UUID:
 		r.Text = fmt.Sprintf("%s and %s have the same uuid %s, and /dev/%s is attached to the second", file, other, lv.UUID, l.Name)
 		if l.Deleted {
@@ -90,7 +92,7 @@ func rivalOf(lv volume.LV, file string, at Inode, l Loop, id identity) (r join.R
 		}
 		// The second path may be of a filesystem that is not mounted any more, such as a disk that
 		// came back under another name: then there is one file only.
-		r.Hint = fmt.Sprintf("data written since the copy was made is only in the second file. Delete the pods that use the device. If the second file is the volume: mv %[2]s %[1]s && losetup -d /dev/%[3]s. If the first is the volume, or both are one file (ls -li %[1]s %[2]s): losetup -d /dev/%[3]s, and remove the copy, or make it a volume of its own: flexd uuid --new COPY", volume.Quote(file), volume.Quote(l.BackingFile), l.Name)
+		r.Hint = fmt.Sprintf("data written since the copy was made is only in the second file. %[4]s. If the second file is the volume: mv %[2]s %[1]s && losetup -d /dev/%[3]s. If the first is the volume, or both are one file (ls -li %[1]s %[2]s): losetup -d /dev/%[3]s, and remove the copy, or make it a volume of its own: flexd uuid --new COPY", volume.Quote(file), volume.Quote(l.BackingFile), l.Name, keep(l))
 	}
 	return r
 }
@@ -142,7 +144,7 @@ func (p *Provider) hidden(l Loop, id identity) bool {
 
 // hiddenAdvice names no path for the device's file, since another file may have it.
 func hiddenAdvice(l Loop, file string) string {
-	return fmt.Sprintf("data written since the copy was made is only in /dev/%[1]s: its file is below a later mount (findmnt -T %[2]s), or its filesystem was unmounted lazily. Delete the pods that use /dev/%[1]s. If that data is needed, %[3]s. If not: losetup -d /dev/%[1]s", l.Name, volume.Quote(l.BackingFile), rescue(l, file))
+	return fmt.Sprintf("data written since the copy was made is only in /dev/%[1]s: its file is below a later mount (findmnt -T %[2]s), or its filesystem was unmounted lazily. %[4]s. If that data is needed, %[3]s. If not: losetup -d /dev/%[1]s", l.Name, volume.Quote(l.BackingFile), rescue(l, file), keep(l))
 }
 
 // formerRival says that another file had the name of a device's volume, as flexd noted. It has no path if the group
@@ -165,6 +167,6 @@ func formerRival(l Loop, uuid volume.UUID, name volume.Name, file string, taken 
 		}
 		needed = fmt.Sprintf("[ ! -e %[1]s ] && mv %[2]s %[1]s && losetup -d /dev/%[3]s", volume.Quote(file), volume.Quote(l.BackingFile), l.Name)
 	}
-	r.Hint = fmt.Sprintf("data written since the copy was made is only in %s. Delete the pods that use /dev/%s. If that data is needed: %s. If not: losetup -d /dev/%[2]s", l.BackingFile, l.Name, needed)
+	r.Hint = fmt.Sprintf("data written since the copy was made is only in %s. %s. If that data is needed: %s. If not: losetup -d /dev/%s", l.BackingFile, keep(l), needed, l.Name)
 	return r
 }

@@ -159,7 +159,7 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 			l.Silent = p.silent(l, id)
 			path = filepath.Join(dir, noted.LV)
 			if full, err := p.kernel.Loop(l.Name); err == nil && full.Seq == l.Seq {
-				l.Size = full.Size
+				l.Size, l.Ending = full.Size, full.Ending
 			}
 			if r := p.rival(l, id, noted, false); r.Text != "" {
 				rivals = append(rivals, r)
@@ -185,7 +185,7 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 		name := volume.Name{VG: vg, LV: filepath.Base(path)}
 		d := p.deviceOf(name, l)
 		all = append(all, join.Device{
-			UUID: id.UUID, Name: name.LV, Kernel: d.Path, Path: d.Path, Number: d.Number, Size: d.Size, Open: -1, ReadOnly: d.ReadOnly, Part: l.Part, NoNode: l.NoNode, MakeNode: l.MakeNode, Rivals: rivals,
+			UUID: id.UUID, Name: name.LV, Kernel: d.Path, Path: d.Path, Number: d.Number, Size: d.Size, Open: -1, ReadOnly: d.ReadOnly, Part: l.Part, NoNode: l.NoNode, MakeNode: l.MakeNode, Ending: l.Ending, Rivals: rivals,
 		})
 	}
 	return all, nil

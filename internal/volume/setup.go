@@ -272,6 +272,15 @@ func CutFile(size, file int64, path, loop string) string {
 	return fmt.Sprintf("the data beyond the end of its file is lost, so restore a backup of %[2]s. Without one, copy off what can be read; then, without pods, truncate -s %[1]d %[2]s, and check all of it (e2fsck -f, xfs_repair or btrfs check) before it is used again: parts of its files may be zeros", size, Quote(path))
 }
 
+// KeepLoop is the beginning of a remedy that needs a loop device. The kernel ends one in use after losetup -d
+// at its last close, which the remedy would cause.
+func KeepLoop(loop string, ending bool) string {
+	if ending {
+		return fmt.Sprintf("losetup -d was run on %[1]s, so the kernel detaches it when nothing uses it any more. If its data may be needed, keep it open first: exec 9<%[1]s in a shell, and exec 9<&- there after the last step. Then delete the pods that use it (lsblk %[1]s)", loop)
+	}
+	return fmt.Sprintf("flexd keeps %[1]s. Delete the pods that use it (lsblk %[1]s)", loop)
+}
+
 func otherType(found, wanted string) Refusal {
 	return refusal(Conflict, "it holds %s, and fsType asks for %s: correct fsType; flexd never formats over data", found, wanted)
 }

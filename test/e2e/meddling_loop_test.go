@@ -3,12 +3,14 @@
 package e2e
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -414,5 +416,67 @@ func TestFileMadeReadOnly(t *testing.T) {
 			return out[:len(out)*code]
 		})
 		h.end(m, v, p, q)
+	}
+}
+
+// losetup -d was run on the device of a pod before its file is replaced, removed or copied: the kernel detaches it after
+// the unmount, unless the remedy is followed.
+func TestDetachedInUse(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct{ lose, class, rescue string }{
+		"replaced": {`cp -a "$0" "$0.backup" && sync && mv "$0.backup" "$0"`, "stale-mapping", `\[ ! -e .*? losetup -d /dev/loop\d+`},
+		"removed":  {`rm "$0"`, "dm-only", `cp --sparse=always /dev/loop\d+ COPY`},
+		"copied":   {`mv "$0" "${0%/vg0/a}/away" && cp -a "${0%/vg0/a}/away" "$0"`, "stale-mapping", `mv \S+ \S+ && losetup -d /dev/loop\d+`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			v, p, q, a := h.vol("a", "ext4"), podN(1), podN(2), h.Dir+"/vg0/a"
+			h.ok(h.up(noAttach, v, p))
+			id, device := h.story("a").UUID, h.story("a").Device
+			h.sh("losetup", "-d", device)
+			h.sh("sh", "-c", row.lose, a)
+			h.write(v, p, "f", "newest")
+			h.disagrees(row.class, id, "losetup -d was run on "+device+", so the kernel detaches it when nothing uses it any more")
+			out, _ := h.check()
+			hold := regexp.MustCompile(`exec 9<` + device).FindString(out)
+			rescue := strings.ReplaceAll(regexp.MustCompile(row.rescue).FindString(out), "COPY", a)
+			if hold == "" || rescue == "" || strings.Contains(out, "flexd keeps") {
+				t.Fatalf("flexd check says\n%s", out)
+			}
+			if row.class == "dm-only" {
+				rescue += " && flexd uuid --new " + a + " && losetup -d " + device
+				h.must(os.Remove(h.State + "/formats/" + id + ".json"))
+			}
+			shell := exec.Command("bash", "-ec", hold+"; read; "+rescue+"; exec 9<&-")
+			shell.Env = append(os.Environ(), "PATH="+filepath.Dir(h.Flexd())+":"+os.Getenv("PATH"))
+			in, err := shell.StdinPipe()
+			h.must(err)
+			var said bytes.Buffer
+			shell.Stdout, shell.Stderr = &said, &said
+			h.must(shell.Start())
+			h.eventually("the shell has "+device, func() string {
+				to, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/9", shell.Process.Pid))
+				return strings.TrimPrefix(to, device)
+			})
+			h.end(noAttach, v, p)
+			h.refused(h.up(noAttach, v, q), device)
+			_, err = in.Write([]byte("\n"))
+			h.must(err)
+			if err := shell.Wait(); err != nil {
+				t.Fatalf("%s: %v: %s", rescue, err, said.String())
+			}
+			h.eventually(device+" is detached", func() string {
+				file, _ := os.ReadFile("/sys/block/" + filepath.Base(device) + "/loop/backing_file")
+				return string(file)
+			})
+			if name == "replaced" {
+				rescued, _ := filepath.Glob(a + "-rescued-*")
+				h.must(os.Rename(rescued[0], a))
+				h.must(os.Remove(h.State + "/formats/" + id + ".json"))
+			}
+			h.ok(h.up(noAttach, v, q))
+			h.reads(v, q, "f", "newest")
+			h.end(noAttach, v, q)
+		})
 	}
 }
