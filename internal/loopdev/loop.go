@@ -198,7 +198,16 @@ func checkNode(name string) error {
 func noNode(name, number string) (why, remedy string) {
 	path := "/dev/" + name
 	if mount.IsNode(path, number) {
+		var fs unix.Statfs_t
+		if unix.Statfs(path, &fs) == nil && fs.Flags&unix.ST_NODEV != 0 {
+			return path + " is on a filesystem that is mounted nodev", "mount -o remount,dev /dev"
+		}
 		return "", ""
+	}
+	var st unix.Statx_t
+	const how = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT
+	if unix.Statx(unix.AT_FDCWD, path, how, unix.STATX_TYPE, &st) == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
+		return path + " is hidden by a mount over it", "umount " + path
 	}
 	mknod := fmt.Sprintf("mknod -m 660 %s b %s", path, strings.Replace(number, ":", " ", 1))
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {

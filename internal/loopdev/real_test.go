@@ -1,6 +1,7 @@
 package loopdev
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -1202,12 +1203,15 @@ func TestNodeReplaced(t *testing.T) {
 		"another device": `rm "$0" && mknod "$0" b 1 511`,
 		"a file":         `rm "$0" && echo data >"$0"`,
 		"missing":        `rm "$0"`,
+		"hidden":         `mount --bind /dev/null "$0"`,
+		"nodev":          `mount -o remount,nodev /dev`,
 	} {
 		n.device(lv) // now it is known as the only device
 		n.sh("sh", "-c", replace, d.Path)
 		got := n.device(lv)
-		mknod := got.Reason[strings.LastIndex(got.Reason, ": ")+1:]
-		if !got.Unusable || !strings.Contains(mknod, "mknod -m 660 "+d.Path+" b 7 ") {
+		remedy := got.Reason[strings.LastIndex(got.Reason, ": ")+1:]
+		want := map[string]string{"hidden": "umount " + d.Path, "nodev": "mount -o remount,dev /dev"}[name]
+		if !got.Unusable || !strings.Contains(remedy, cmp.Or(want, "mknod -m 660 "+d.Path+" b 7 ")) {
 			t.Fatalf("%s: got %+v", name, got)
 		}
 		if err := n.Activate(t.Context(), n.lock, lv); err == nil || !strings.Contains(err.Error(), got.Reason) {
@@ -1219,7 +1223,7 @@ func TestNodeReplaced(t *testing.T) {
 		if s := n.Survey(t.Context(), "vg0", true); s.Kernel != "" || len(s.Devices) != 1 || s.Devices[0].NoNode+": "+s.Devices[0].MakeNode != got.Reason {
 			t.Errorf("%s: survey: %+v", name, s)
 		}
-		n.sh("sh", "-c", mknod)
+		n.sh("sh", "-c", remedy)
 		if got := n.device(lv); got.Unusable {
 			t.Fatalf("%s, after the remedy: got %+v", name, got)
 		}
@@ -1503,7 +1507,9 @@ func TestExclusive(t *testing.T) {
 
 func (n *node) sh(argv ...string) string {
 	n.Helper()
-	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+	c := exec.Command(argv[0], argv[1:]...)
+	c.Stdin = os.Stdin // /dev/null may not be usable
+	out, err := c.CombinedOutput()
 	if err != nil {
 		n.Fatalf("%v: %v: %s", argv, err, out)
 	}
