@@ -103,7 +103,9 @@ func (p *Provider) checkVacant(ctx context.Context, name volume.Name, file strin
 			_, saved := p.restore(l.Seq)
 			switch {
 			case l.Deleted || id.deleted():
-				former = formerFile(l, id, file).String()
+				r := formerFile(l, id, file)
+				r.Text += " (it is not noted here: losetup, or flexd in another container, may have attached it)"
+				former = r.String()
 			case saved:
 				former = fmt.Sprintf("/dev/%s is attached to a file with that name, which is below a later mount (findmnt -T %s), or whose filesystem was unmounted: mount it there again, and nothing over it; if its data is not needed: losetup -d /dev/%[1]s", l.Name, volume.Quote(file))
 			}

@@ -863,6 +863,9 @@ func TestCreateBesideKept(t *testing.T) {
 			if err == nil || volume.CodeOf(err) != volume.DataMissing || !strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), "losetup -d "+d.Path) {
 				t.Errorf("%s, runDir %v: %v", name, runDir, err)
 			}
+			if err != nil && strings.Contains(err.Error(), "flexd in another container") == runDir {
+				t.Errorf("%s, runDir %v: %v", name, runDir, err)
+			}
 			if can := n.CanCreate(t.Context(), lv.Name, 16*mib, ""); err != nil && (can == nil || can.Error() != err.Error()) {
 				t.Errorf("%s, runDir %v: CanCreate: %v", name, runDir, can)
 			}
