@@ -126,6 +126,9 @@ func (l *lane) changeDevice(ctx context.Context, s volume.Step, h *volume.Have) 
 	if err == nil {
 		err = l.n.Ops.CanGrow(ctx, l.lock, h.Device, m.Type, m.Dir, s.Size)
 	}
+	if err == nil && l.waitingCall(s) == nil {
+		err = dsw.ErrNotWanted
+	}
 	if err != nil {
 		return err
 	}

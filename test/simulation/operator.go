@@ -84,7 +84,7 @@ func (w *world) activate(lv string) bool {
 	}
 	uuid := w.Sim.UUIDOf(w.File(lv))
 	// A volume that flexd creates may be active because of that, and flexd deactivates it.
-	created := w.stands("child loop-create "+lv) || w.creates(lv)
+	created := w.stands("child loop-create "+lv) || w.creates(lv) || w.Noted(volume.UUID("name:"+hosttest.VG+":"+lv))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.own[uuid] = !created && !w.Noted(volume.UUID(uuid)) && !slices.ContainsFunc(w.waiting, func(c *waiting) bool { return c.lv == lv })
