@@ -805,9 +805,11 @@ func TestSurveyOfHiddenFiles(t *testing.T) {
 		if p.askHidden(t.Context(), k.loops); hangs && k.asked.Load()-before > maxHung { // each takes seconds
 			t.Errorf("%d paths are read", k.asked.Load()-before)
 		}
+		p.mu.Lock()
 		for _, l := range k.loops {
 			p.asked[l.Seq] = &question{loop: l, silent: true}
 		}
+		p.mu.Unlock()
 		p.dirs["vg1"] = t.TempDir()
 		before = k.asked.Load()
 		if p.Survey(t.Context(), "vg1", false); k.asked.Load() > before {
