@@ -36,9 +36,6 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 	if size <= 0 {
 		return fmt.Errorf("volume %s: no size", name)
 	}
-	if err := p.checkVacant(ctx, name, file); err != nil {
-		return err
-	}
 	end, err := p.admit(name, reservation{created: true, namespace: namespace, size: roundUp(size)})
 	if err != nil {
 		return err
@@ -50,16 +47,12 @@ func (p *Provider) Create(ctx context.Context, lock string, name volume.Name, si
 
 // CanCreate returns why Create would refuse a volume that does not exist. It changes nothing.
 func (p *Provider) CanCreate(ctx context.Context, name volume.Name, size int64, namespace string) error {
-	file, err := p.file(name)
-	if err == nil {
-		err = p.checkVacant(ctx, name, file)
-	}
-	if err != nil {
+	if err := p.CheckVacant(ctx, name); err != nil {
 		return err
 	}
 	p.admitting.Lock()
 	defer p.admitting.Unlock()
-	_, _, err = p.admissible(name, reservation{created: true, namespace: namespace, size: roundUp(size)})
+	_, _, err := p.admissible(name, reservation{created: true, namespace: namespace, size: roundUp(size)})
 	return err
 }
 

@@ -79,9 +79,13 @@ func (p *Provider) formerIn(ctx context.Context, l Loop, name volume.Name, file 
 	return ""
 }
 
-// checkVacant refuses the creation of a volume while a device may have the data of one with its name. Its record may be
+// CheckVacant refuses the creation of a volume while a device may have the data of one with its name. Its record may be
 // lost, and the saved identity of the device, too: then a device of a deleted file counts as this node's.
-func (p *Provider) checkVacant(ctx context.Context, name volume.Name, file string) error {
+func (p *Provider) CheckVacant(ctx context.Context, name volume.Name) error {
+	file, err := p.file(name)
+	if err != nil {
+		return err
+	}
 	s, err := p.look(ctx)
 	if err != nil {
 		return err
@@ -103,9 +107,7 @@ func (p *Provider) checkVacant(ctx context.Context, name volume.Name, file strin
 			_, saved := p.restore(l.Seq)
 			switch {
 			case l.Deleted || id.deleted():
-				r := formerFile(l, id, file)
-				r.Text += " (it is not noted here: losetup, or flexd in another container, may have attached it)"
-				former = r.String()
+				former = fmt.Sprintf("/dev/%s has a deleted file with that name, but it is not noted here: losetup, or flexd in another container, whose mounts lsblk does not show, may have attached it, and it may be needed there. Only if nothing uses it: if the data is needed, %s. If not: losetup -d /dev/%[1]s", l.Name, rescue(l, file))
 			case saved:
 				former = fmt.Sprintf("/dev/%s is attached to a file with that name, which is below a later mount (findmnt -T %s), or whose filesystem was unmounted: mount it there again, and nothing over it; if its data is not needed: losetup -d /dev/%[1]s", l.Name, volume.Quote(file))
 			}

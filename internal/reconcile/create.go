@@ -105,6 +105,11 @@ func (n *Node) moveHistory(name volume.Name, uuid volume.UUID) {
 	to.remember(done...)
 }
 
+// A vacancy is a provider whose devices may have the data of a volume that is missing.
+type vacancy interface {
+	CheckVacant(ctx context.Context, name volume.Name) error
+}
+
 // create creates the volume. If that fails and the volume exists, flexd uses it: another program or
 // flexd's command has created it.
 func (l *lane) create(ctx context.Context, p Provider, s volume.Step) error {
@@ -116,8 +121,16 @@ func (l *lane) create(ctx context.Context, p Provider, s volume.Step) error {
 			return err
 		}
 	}
-	c, err := l.waitingCall(s), dsw.ErrNotWanted // the note took time
-	if c != nil {
+	var err error
+	if v, ok := p.(vacancy); ok {
+		err = v.CheckVacant(ctx, name)
+	}
+	c := l.waitingCall(s) // all of this took time
+	switch {
+	case err != nil:
+	case c == nil:
+		err = dsw.ErrNotWanted
+	default:
 		err = p.Create(ctx, l.lock, name, s.Size, c.asked.Options.Pod.Namespace)
 	}
 	lv, lookErr := p.LookUp(ctx, name)

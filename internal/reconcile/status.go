@@ -120,7 +120,8 @@ func (n *Node) findingsByVolume() map[string][]status.Finding {
 // Check audits every configured volume group again, and reports where the metadata, the
 // kernel's devices, the mount table and flexd's claims disagree. It changes nothing.
 func (n *Node) Check(ctx context.Context) status.Check {
-	check := status.Check{Node: n.Config.Get().NodeName, Version: n.Version, Problems: n.noteProblems()}
+	check := status.Check{Node: n.Config.Get().NodeName, Version: n.Version}
+	n.noteProblems() // reads them again in the background
 	ctx, cancel := context.WithTimeoutCause(ctx, audit.Limit, audit.ErrLimit)
 	defer cancel()
 	select {
@@ -134,6 +135,7 @@ func (n *Node) Check(ctx context.Context) status.Check {
 		return f.Class == string(join.StaleMapping) && slices.ContainsFunc(taken, func(t status.Finding) bool { return t.UUID == f.UUID })
 	})
 	check.Findings = slices.Concat(n.lostGroups(), taken, found)
+	check.Problems = n.noteProblems()
 	check.Verdict = check.Judge()
 	return check
 }

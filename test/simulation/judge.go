@@ -68,9 +68,6 @@ func (w *world) calling(r flexvolume.Request) (over func(*flexvolume.Answer)) {
 		if i := slices.Index(w.waiting, c); i >= 0 {
 			w.waiting = slices.Delete(w.waiting, i, i+1)
 		}
-		if !teardown(c.verb) {
-			w.served[c.lv] = time.Now()
-		}
 		if a != nil {
 			w.answer(c, *a)
 		}
@@ -175,9 +172,6 @@ func (c *waiting) wants(dir, uuid string) bool {
 	return c.dir == dir && (c.verb == flexvolume.Mount || c.verb == flexvolume.MountDevice) && slices.Contains(c.uuids, uuid)
 }
 
-// lookLimit is longer than a look at the loop devices.
-const lookLimit = 3 * time.Second
-
 // command is called before each command starts: a call must wait for each set-up and
 // unmount at this moment, and flexd deactivates only volumes that it has notes of.
 func (w *world) command(c run.Cmd) {
@@ -196,15 +190,7 @@ func (w *world) command(c run.Cmd) {
 	}
 	var fits func(*waiting) bool
 	switch op := c.Argv[2]; op {
-	case "loop-create": // a creation first looks at the loop devices, and may then finish
-		w.mu.Lock()
-		ended, ok := w.served[lv]
-		w.mu.Unlock()
-		if ok && time.Since(ended) <= lookLimit {
-			return
-		}
-		fits = func(c *waiting) bool { return c.lv == lv && !teardown(c.verb) }
-	case "format", "check": // an activation first identifies the devices, and may then finish
+	case "format", "check", "loop-create": // an activation first identifies the devices, and may then finish
 		gone := lv == "" // an operator has deactivated it, and the child will not find it
 		fits = func(c *waiting) bool { return (c.lv == lv || gone) && !teardown(c.verb) }
 	case "mount":

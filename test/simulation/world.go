@@ -26,7 +26,6 @@ type world struct {
 	mu      sync.Mutex
 	kubelet *hosttest.Kubelet
 	waiting []*waiting               // calls that wait for their answer
-	served  map[string]time.Time     // by volume: the end of the last call for its set-up
 	sharing map[string]chan struct{} // by volume: kubelet's one operation at a time for an attachable one
 	free    []func()                 // end the processes that use a mount or device, and detach an operator's devices
 	hidden  map[string]func()        // make a disk visible again
@@ -118,7 +117,7 @@ func newWorld(t *testing.T, tmp string, attach bool) *world {
 }
 
 func emptyWorld(r *recorder, s *schedule, at string, attach bool) *world {
-	return &world{recorder: r, schedule: s, at: at, attach: attach, served: map[string]time.Time{}, sharing: map[string]chan struct{}{}, hidden: map[string]func(){}, meddled: map[string]bool{}, own: map[string]bool{}, given: map[string]grant{}, undone: map[string]grant{}, allowed: map[string]grant{}}
+	return &world{recorder: r, schedule: s, at: at, attach: attach, sharing: map[string]chan struct{}{}, hidden: map[string]func(){}, meddled: map[string]bool{}, own: map[string]bool{}, given: map[string]grant{}, undone: map[string]grant{}, allowed: map[string]grant{}}
 }
 
 // begin starts kubelet, and stops goroutines at their points from now on.
