@@ -1195,7 +1195,7 @@ func TestNodeOfLoopDevice(t *testing.T) {
 	n.deactivate(lv, n.device(lv))
 }
 
-// The node of an attached device was replaced or removed: nothing is set up on what is there, and the error and the
+// The node of an attached device was replaced or removed: nothing is set up on the other file there, and the error and the
 // check have the remedy of a deactivation.
 func TestNodeReplaced(t *testing.T) {
 	n := newNode(t)
