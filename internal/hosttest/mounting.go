@@ -24,6 +24,7 @@ var ops = map[string]func(*process, []byte) (any, error){
 	"mount":         mountVolume,
 	"umount":        umount,
 	"grow":          onDevice(grow),
+	"can-grow":      onDevice(canGrow),
 	"loop-identify": identify,
 	"loop-create":   create,
 	"loop-attach":   attach,
@@ -232,6 +233,13 @@ func umount(p *process, text []byte) (any, error) {
 				return nil, mount.ErrUnwritten
 			}
 		}
+	}
+	return struct{}{}, nil
+}
+
+func canGrow(p *process, a deviceArg, l *loop) (any, error) {
+	if m := p.h.top(a.At); m == nil || m.file != l.file {
+		return nil, fmt.Errorf("%w: %s", mount.ErrNone, a.At)
 	}
 	return struct{}{}, nil
 }

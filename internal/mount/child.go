@@ -28,6 +28,8 @@ func Child(op string, arg []byte) (code int, ok bool) {
 		return usages(arg), true
 	case "grow":
 		return Act(arg, grow), true
+	case "can-grow":
+		return Act(arg, canGrow), true
 	}
 	return 0, false
 }

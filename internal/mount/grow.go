@@ -17,6 +17,38 @@ import (
 // kernel's ioctls, as resize2fs and xfs_growfs do: these search for a mount, and fail if that mount
 // is read-only.
 func grow(a growArg) error {
+	return onMounted(a, func(dev *os.File, e *mounttable.Entry, have, size int64) error {
+		room := volume.Room(size)
+		if have >= room {
+			return nil
+		}
+		if err := mountedSectors(dev, a.Device, e.Type, e.Dir); err != nil {
+			return err
+		}
+		if err := zeroTail(a.Device, room, size); err != nil {
+			return err // the filesystem does not use it yet
+		}
+		err := extend(dev, a.Device, e, room)
+		if errors.Is(err, unix.EIO) && sound(a) {
+			return fmt.Errorf("the kernel cannot read or write the new space (see dmesg); the filesystem keeps its size, and has no error: %w", err)
+		}
+		return err
+	})
+}
+
+// canGrow is the child that returns the error of grow, if it is known before the device is extended to a size. It
+// changes nothing.
+func canGrow(a canGrowArg) error {
+	return onMounted(a.growArg, func(_ *os.File, e *mounttable.Entry, have, _ int64) error {
+		if !volume.Growable(have, a.Size) {
+			return nil
+		}
+		return obstacle(e.Type, volume.Room(a.Size))
+	})
+}
+
+// onMounted calls do with the device of a sound filesystem, its writable mount, its size, and that of the device.
+func onMounted(a growArg, do func(dev *os.File, e *mounttable.Entry, have, size int64) error) error {
 	dev, err := openDevice(a.Device, 0)
 	if err != nil {
 		return err
@@ -44,23 +76,8 @@ func grow(a growArg) error {
 		return fmt.Errorf("the kernel shows only %s of the %s of %s: the space that a RAID reshape added appears at the next activation. Delete its pods; if it is still active then: lvchange -an %s; the next mount extends the filesystem", volume.Bytes(size), volume.Bytes(a.Device.Size), describeDevice(a.Device), handle(a.Device).Name)
 	}
 	have, err := liveSize(dev, e.Type, e.Dir)
-	switch room := volume.Room(size); {
-	case err != nil:
-	case a.Future > 0:
-		if volume.Growable(have, a.Future) {
-			err = obstacle(e.Type, volume.Room(a.Future))
-		}
-	case have < room:
-		if err := mountedSectors(dev, a.Device, e.Type, e.Dir); err != nil {
-			return err
-		}
-		if err := zeroTail(a.Device, room, size); err != nil {
-			return err // the filesystem does not use it yet
-		}
-		err = extend(dev, a.Device, e, room)
-		if errors.Is(err, unix.EIO) && sound(a) {
-			return fmt.Errorf("the kernel cannot read or write the new space (see dmesg); the filesystem keeps its size, and has no error: %w", err)
-		}
+	if err == nil {
+		err = do(dev, e, have, size)
 	}
 	if isFailure(err) {
 		return fmt.Errorf("%w: %w", ErrFailed, err)

@@ -226,26 +226,31 @@ type growArg struct {
 	Device volume.Device `json:"device"`
 	Type   string        `json:"type"`
 	At     string        `json:"at"`
-	Future int64         `json:"future,omitempty"` // CanGrow: the size of the device when it is extended
 }
 
 // Grow extends a mounted filesystem to the size of its device, if the filesystem is smaller. The
 // mount at mountedAt may be read-only.
 func (o Ops) Grow(ctx context.Context, lock string, d volume.Device, fsType, mountedAt string) error {
-	return o.grow(ctx, lock, growArg{Device: d, Type: fsType, At: mountedAt})
+	return Ask(ctx, o.Runner, run.Cmd{
+		Step:     "grow filesystem",
+		Argv:     run.Self("grow", growArg{Device: d, Type: fsType, At: mountedAt}),
+		Lock:     lock,
+		Deadline: growDeadline,
+		Mutates:  true,
+	}, nil)
+}
+
+type canGrowArg struct {
+	growArg
+	Size int64 `json:"size"`
 }
 
 // CanGrow returns the error of Grow, if it is known before the device is extended to that size.
 func (o Ops) CanGrow(ctx context.Context, lock string, d volume.Device, fsType, mountedAt string, size int64) error {
-	return o.grow(ctx, lock, growArg{Device: d, Type: fsType, At: mountedAt, Future: size})
-}
-
-func (o Ops) grow(ctx context.Context, lock string, a growArg) error {
 	return Ask(ctx, o.Runner, run.Cmd{
-		Step:     "grow filesystem",
-		Argv:     run.Self("grow", a),
+		Step:     "check growth",
+		Argv:     run.Self("can-grow", canGrowArg{growArg{Device: d, Type: fsType, At: mountedAt}, size}),
 		Lock:     lock,
 		Deadline: growDeadline,
-		Mutates:  a.Future == 0,
 	}, nil)
 }

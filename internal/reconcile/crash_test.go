@@ -49,7 +49,7 @@ func eachStep(t *testing.T, e *hosttest.Env, m hosttest.Moment, attach bool) {
 	play(t, e, scenario{name: "a whole life", attach: attach, play: wholeLife})
 	struck := e.Struck()
 	t.Logf("%d times: %s", len(struck), strings.Join(struck, ", "))
-	for _, step := range append(ownSteps, "create", "activate", "probe", "mkfs", "mount", "extend", "grow filesystem", "umount", "deactivate") {
+	for _, step := range append(ownSteps, "create", "activate", "probe", "mkfs", "mount", "check growth", "extend", "grow filesystem", "umount", "deactivate") {
 		if !slices.Contains(struck, step) {
 			t.Errorf("there was no %s", step)
 		}
