@@ -41,7 +41,7 @@ func (u Usage) Percent() float64 {
 // Failed returns why the pool cannot be used at all; "" = it can.
 func (p Pool) Failed() string {
 	// With LVM's own options thin_check does not remove the needs_check flag, and lvconvert --repair keeps it.
-	check := fmt.Sprintf(`unmount and deactivate its volumes, then lvchange -an %s; lvchange -ay --config 'global/thin_check_options=["-q","--clear-needs-check-flag"]' %[1]s. Only if that reports a failed check: lvconvert --repair %[1]s, then the same lvchange -ay`, p.Name)
+	check := fmt.Sprintf(`if a disk of it is missing or has become too small (pvs, dmesg, flexd check), bring that back first: until then nothing that is deactivated becomes active again. Unmount and deactivate its volumes, then lvchange -an %s; lvchange -ay --config 'global/thin_check_options=["-q","--clear-needs-check-flag"]' %[1]s. Only if that reports a failed check: lvconvert --repair %[1]s, then the same lvchange -ay`, p.Name)
 	switch {
 	case !p.Active:
 		return ""

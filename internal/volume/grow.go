@@ -66,7 +66,7 @@ func (p *planner) expand(c Call) {
 
 // MountedReadOnly refuses to extend a filesystem that is read-only on a writable device, without an error.
 func MountedReadOnly(fsType, dir string) Refusal {
-	return refusal(Conflict, "its %s is mounted read-only, and cannot be extended: mount -o remount,rw %s", fsType, Quote(dir))
+	return refusal(Conflict, "its %s is mounted read-only, and cannot be extended: mount -o remount,rw %s (this makes a readOnly pod's mount writable, too; afterwards: mount -o remount,bind,ro %[2]s)", fsType, Quote(dir))
 }
 
 // ForcedReadOnly describes the error of a btrfs that is read-only on a writable device. Only a remount shows

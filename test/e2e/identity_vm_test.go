@@ -418,6 +418,25 @@ func TestSmallSectors(t *testing.T) {
 		h.end(noAttach, v, p)
 	}
 	h.eventually("its lease ends", func() string { return strings.TrimPrefix(strings.Join(h.Active(), " "), "large") })
+
+	// The device of a thin volume has the smaller blocks only after its next activation.
+	h.lvm("lvcreate", "-y", "-L", "40M", "-T", "vg1/pool", disks[2])
+	h.lvm("lvcreate", "-y", "-V", "40M", "-T", "vg1/pool", "-n", "t")
+	v = h.vol("t", "ext4").With("volumegroup", "vg1")
+	h.ok(h.up(noAttach, v, p))
+	h.write(v, p, "f", "x")
+	h.end(noAttach, v, p)
+	h.lvm("vgchange", "-an", "vg1")
+	h.lvm("pvmove", "--config", "devices{allow_mixed_block_sizes=1}", "-i", "1", "-n", "pool_tdata", disks[2], large)
+	h.lvm("vgchange", "-an", "vg1")
+	says = []string{"sectors of 1024 bytes", "logical blocks of 4096", "lvchange -an each"}
+	h.refused(h.mount(v, p), says...)
+	h.lvm("pvmove", "-i", "1", large, disks[2])
+	h.lvm("lvchange", "-an", "vg1/t")
+	h.ok(h.mount(v, p))
+	h.reads(v, p, "f", "x")
+	h.end(noAttach, v, p)
+	h.lvm("vgchange", "-an", "vg1")
 	h.lvm("vgreduce", "vg1", large)
 	h.sh("dmsetup", "remove", "--retry", "large")
 }
