@@ -3,6 +3,7 @@ package reconcile
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mount"
+	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -141,7 +143,8 @@ func (l *lane) create(ctx context.Context, p Provider, s volume.Step) error {
 	if there && (err == nil || lv.Created) {
 		return l.leaseCreated(ctx, p, lv, kubeName(c))
 	}
-	if lookErr == nil && !l.n.shared(name.VG) { // otherwise endCreation drops it
+	running := errors.As(err, new(*run.StuckError)) || errors.As(err, new(*run.LockedError))
+	if lookErr == nil && !running && !l.n.shared(name.VG) { // otherwise endCreation drops it
 		l.warn(volume.Step{Kind: volume.DropLease}, l.n.Store.DropLease(l.uuid))
 	}
 	if there {

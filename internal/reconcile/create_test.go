@@ -348,7 +348,8 @@ func TestCreationIsNoted(t *testing.T) {
 	})
 }
 
-// A creation whose child does not end parks its lane.
+// A creation whose child does not end parks its lane. A volume that appears after its callers have gone
+// gets a lease.
 func TestCreationParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		done := make(chan struct{})
@@ -376,6 +377,22 @@ func TestCreationParked(t *testing.T) {
 		close(done)
 		if err := <-again; err != nil {
 			t.Error(err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		done := make(chan struct{})
+		p := &creator{ours: true}
+		p.create = func() error { return &run.StuckError{Step: "create", Done: done} }
+		k := newCreating(t, p)
+		defer k.n.stop(ErrStopping)
+		if err := k.call(t.Context(), "1"); err == nil {
+			t.Error("no error")
+		}
+		p.there.Store(true)
+		close(done)
+		time.Sleep(time.Minute)
+		if _, ok := k.store.Lease("u"); !ok {
+			t.Errorf("leases: %+v", k.store.Leases())
 		}
 	})
 }
