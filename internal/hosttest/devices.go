@@ -248,7 +248,7 @@ func (h *Host) Activated() (uuids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, name := range h.loopNames() {
-		if l := h.loops[name]; !l.foreign && !l.owners && !h.created(l.file) {
+		if l := h.loops[name]; !l.foreign && !l.owners {
 			uuids = append(uuids, l.file.UUID)
 		}
 	}
@@ -263,10 +263,4 @@ func (h *Host) UUIDOf(file string) string {
 		return f.UUID
 	}
 	return ""
-}
-
-// created reports whether a volume of a shared group was created and not used yet. It has no note
-// during its creation, or after an interrupted one.
-func (h *Host) created(f *File) bool {
-	return h.locking != nil && (slices.Contains(f.Tags, "flexd.creating") || f.Created && f.State == Blank)
 }

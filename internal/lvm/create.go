@@ -111,7 +111,9 @@ func (p *Provider) EndCreation(ctx context.Context, lock string, name volume.Nam
 		return nil
 	}
 	lv := volume.LV{Name: name, UUID: l.UUID}
-	p.setMayHoldLock(lv.UUID, true)
+	if g.shared() {
+		p.setMayHoldLock(lv.UUID, true)
+	}
 	d, err := p.Device(ctx, lv)
 	if err != nil {
 		return err

@@ -3,7 +3,6 @@ package reconcile
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"github.com/flexd/flexd/internal/config"
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mount"
-	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -143,14 +141,11 @@ func (l *lane) create(ctx context.Context, p Provider, s volume.Step) error {
 	if there && (err == nil || lv.Created) {
 		return l.leaseCreated(ctx, p, lv, kubeName(c))
 	}
-	running := errors.As(err, new(*run.StuckError)) || errors.As(err, new(*run.LockedError))
-	if lookErr == nil && !running && !l.n.shared(name.VG) { // otherwise endCreation drops it
-		l.warn(volume.Step{Kind: volume.DropLease}, l.n.Store.DropLease(l.uuid))
-	}
 	if there {
+		l.warn(volume.Step{Kind: volume.DropLease}, l.n.Store.DropLease(l.uuid))
 		return nil
 	}
-	return cmp.Or(err, lookErr)
+	return cmp.Or(err, lookErr) // endCreation drops the lease
 }
 
 // leaseCreated replaces the lease of a name by a lease of the volume that was created: the volume
@@ -171,15 +166,16 @@ func (l *lane) leaseCreated(ctx context.Context, p Provider, lv volume.LV, kubeN
 	return nil
 }
 
-// endCreation ends an interrupted creation that no call waits for any more: other nodes that
-// share the group may complete it, and a volume that was created needs a lease.
+// endCreation ends a creation that has failed or was interrupted, and that no call waits for any more: another
+// node that shares the group may complete it, a volume that was created needs a lease, and a device that the
+// command of a failed creation has left is deactivated.
 func (l *lane) endCreation(ctx context.Context) error {
 	name := l.nameNow()
 	p := l.n.Providers[name.VG]
 	if p == nil {
 		return l.n.Store.DropLease(l.uuid)
 	}
-	if k, ok := p.(locker); ok && l.n.shared(name.VG) {
+	if k, ok := p.(locker); ok {
 		if err := k.EndCreation(ctx, l.lock, name); err != nil {
 			return err
 		}

@@ -30,7 +30,15 @@ type creator struct {
 	there  atomic.Bool
 	gone   atomic.Bool // its device
 	ours   bool        // flexd created it
+	left   atomic.Bool // an interrupted creation has left its device
 	runs   atomic.Int32
+}
+
+func (p *creator) NoteLock(volume.UUID) {}
+
+func (p *creator) EndCreation(context.Context, string, volume.Name) error {
+	p.left.Store(false)
+	return nil
 }
 
 func (p *creator) Refresh(context.Context, string) error { return nil }
@@ -161,6 +169,7 @@ func TestVolumeCreatedMeanwhileIsUsed(t *testing.T) {
 			if row.there && err != nil || !row.there && !errors.Is(err, fs.ErrExist) {
 				t.Errorf("%+v: %v", row, err)
 			}
+			time.Sleep(time.Minute) // no call waits any more
 			if got := len(k.store.Leases()); got != row.leases {
 				t.Errorf("%+v: %d leases", row, got)
 			}
@@ -344,6 +353,26 @@ func TestCreationIsNoted(t *testing.T) {
 		time.Sleep(time.Minute)
 		if _, ok := k.store.Lease("u"); !ok || len(k.store.Leases()) != 1 {
 			t.Errorf("leases: %+v", k.store.Leases())
+		}
+	})
+}
+
+// The device of a creation whose command was killed is deactivated when no call waits for the volume.
+func TestCreationKilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &creator{}
+		p.create = func() error {
+			p.left.Store(true)
+			return &run.ExitError{Step: "create", Argv: []string{"lvm"}, Code: -1, Signal: "SIGKILL"}
+		}
+		k := newCreating(t, p)
+		defer k.n.stop(ErrStopping)
+		if err := k.call(t.Context(), "1"); err == nil {
+			t.Error("no error")
+		}
+		time.Sleep(time.Minute)
+		if p.left.Load() || len(k.store.Leases()) > 0 {
+			t.Errorf("active: %v, leases: %+v", p.left.Load(), k.store.Leases())
 		}
 	})
 }

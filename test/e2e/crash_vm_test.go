@@ -75,3 +75,27 @@ func TestKilledAtEachStepOnLVM(t *testing.T) {
 		t.Errorf("want %q", steps)
 	}
 }
+
+// flexd and the caller are killed while lvcreate runs, and no pod asks for the volume again: its device is
+// deactivated, and the next pod gets it.
+func TestCreationAbandoned(t *testing.T) {
+	h := newHost(t)
+	v, p := h.vol("left", "ext4"), podN(1)
+	dir := h.PodDir(p, v)
+	h.must(os.MkdirAll(dir, 0o750))
+	b := h.begin("mount", dir, v.Blob(&p))
+	child := h.freeze("lvm", "lvcreate")
+	h.must(b.cmd.Process.Kill())
+	h.kill()
+	thaw(child)
+	h.eventually("lvcreate activates it", func() string {
+		if len(h.Active()) == 0 {
+			return "inactive"
+		}
+		return ""
+	})
+	h.start()
+	h.quiet()
+	h.ok(h.mount(v, p))
+	h.end(noAttach, v, p)
+}
