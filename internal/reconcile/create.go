@@ -141,11 +141,14 @@ func (l *lane) create(ctx context.Context, p Provider, s volume.Step) error {
 	if there && (err == nil || lv.Created) {
 		return l.leaseCreated(ctx, p, lv, kubeName(c))
 	}
-	if there {
+	none := lookErr == nil && lv.UUID == "" && !unfinished(err) && !l.n.shared(name.VG)
+	if there || none { // otherwise endCreation drops it
 		l.warn(volume.Step{Kind: volume.DropLease}, l.n.Store.DropLease(l.uuid))
+	}
+	if there {
 		return nil
 	}
-	return cmp.Or(err, lookErr) // endCreation drops the lease
+	return cmp.Or(err, lookErr)
 }
 
 // leaseCreated replaces the lease of a name by a lease of the volume that was created: the volume

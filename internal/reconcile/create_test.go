@@ -45,7 +45,11 @@ func (p *creator) Refresh(context.Context, string) error { return nil }
 
 func (p *creator) LookUp(_ context.Context, name volume.Name) (volume.LV, error) {
 	if !p.there.Load() {
-		return volume.LV{Name: name, Presence: volume.Absent}, nil
+		lv := volume.LV{Name: name, Presence: volume.Absent}
+		if p.left.Load() {
+			lv.UUID = "u"
+		}
+		return lv, nil
 	}
 	return volume.LV{Name: name, Presence: volume.Present, UUID: "u", Created: p.ours}, nil
 }

@@ -91,6 +91,11 @@ func (l *lane) park(step volume.Step, err error) bool {
 	return true
 }
 
+// unfinished reports whether an error is about a child that has not ended.
+func unfinished(err error) bool {
+	return errors.As(err, new(*run.StuckError)) || errors.As(err, new(*run.LockedError))
+}
+
 // text describes the child, with the remedy.
 func (p *parked) text() string {
 	s := fmt.Sprintf("%s has been running since %s", p.step, p.since.Format(time.TimeOnly))
