@@ -124,6 +124,18 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 	return fs.Type, true
 }
 
+// record plans the format record of a mounted volume that has none: stateDir may have been lost, or restored from a
+// backup, since its first mount.
+func (p *planner) record() {
+	live := p.live()
+	if live == nil || live.Owner != Ours || len(p.w.Calls) > 0 || p.h.LV.Presence != Present || p.h.LV.Pending || p.h.Device.Activity != Active {
+		return
+	}
+	if p.h.Record == NoRecord || p.h.Record == Formatting {
+		p.add(Step{Kind: RecordSeen, FSType: live.Type})
+	}
+}
+
 // format plans mkfs of a blank device, or over the remains of an interrupted mkfs of flexd.
 func (p *planner) format(calls []Call, refuse func(Refusal) (string, bool)) (string, bool) {
 	fsType, fs := cmp.Or(calls[0].FSType, DefaultFSType), p.h.FS

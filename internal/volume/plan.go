@@ -16,6 +16,7 @@ func Plan(w Want, h Have) Verdict {
 	p.creations()
 	p.setUps()
 	p.growth()
+	p.record()
 	p.release()
 	return p.v
 }

@@ -45,3 +45,27 @@ func TestRecordWith(t *testing.T) {
 		}
 	}
 }
+
+// A mounted volume without a record gets one, but no volume that is mounted only by something else.
+func TestRecordOfMounted(t *testing.T) {
+	const dir = "/pods/p"
+	for _, c := range []struct {
+		record Record
+		owner  Owner
+		want   bool
+	}{
+		{NoRecord, Ours, true}, {Formatting, Ours, true}, {Seen, Ours, false}, {RecordUnknown, Ours, false}, {NoRecord, Elsewhere, false},
+	} {
+		h := Have{
+			LV:      LV{Presence: Present},
+			Device:  Device{Activity: Active},
+			Record:  c.record,
+			Targets: map[string]TargetState{dir: {This: true}},
+			Mounts:  []Mount{{Dir: dir, Type: "xfs", Owner: c.owner, Kind: Published}},
+		}
+		v := Plan(Want{Claims: []Claim{{Kind: Published, Dir: dir, Phase: Held}}}, h)
+		if got := len(v.Steps) == 1 && v.Steps[0].Kind == RecordSeen && v.Steps[0].FSType == "xfs"; got != c.want || len(v.Steps) > 1 {
+			t.Errorf("%+v: got %+v", c, v)
+		}
+	}
+}

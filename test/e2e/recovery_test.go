@@ -188,6 +188,31 @@ func (h *host) formatting(n int) {
 	}
 }
 
+// The format record of a mounted volume returns after a loss of stateDir, without a call for it.
+func TestRecordReturns(t *testing.T) {
+	t.Parallel()
+	for name, m := range map[string]mode{"attach": byKubelet, "no attach": noAttach} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			v, p := h.vol("a", "ext4"), podN(1)
+			h.ok(h.up(m, v, p))
+			records := func() []string { return h.files(h.State + "/formats/*.json") }
+			former := records()
+			h.kill()
+			h.must(os.RemoveAll(h.State + "/formats"))
+			h.start()
+			h.eventually("its record returns", func() string {
+				if now := records(); !slices.Equal(now, former) {
+					return fmt.Sprintf("%q, before %q", now, former)
+				}
+				return ""
+			})
+			h.end(m, v, p)
+		})
+	}
+}
+
 // After a crash claims stay, a mount that was unmounted by hand is reported and not repeated, and a mount
 // without a pod is reported and stays.
 func TestRecoveryAsSeen(t *testing.T) {
