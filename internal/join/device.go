@@ -222,6 +222,9 @@ func (s *facts) stale() {
 			"it is in use as %s/%s, and %s has it now", c.VG, c.LV, s.g.Name)
 	}
 	if len(texts) > 0 {
+		if v != nil && v.CutOff != "" && len(hints) > 0 {
+			hints[0] = "first give the disk its size back; then: " + hints[0]
+		}
 		s.add(StaleMapping, "", strings.Join(hints, "; "), "%s", strings.Join(texts, "; "))
 	}
 }

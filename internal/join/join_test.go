@@ -311,6 +311,9 @@ func TestDisagreements(t *testing.T) {
 		{"a disk of it is missing, and it is not used", []func(*Group){unclaimed, leased, func(g *Group) { g.Volumes[0].Missing = "PV p1" }}, nil},
 		{"a disk ends before a part of it", []func(*Group){func(g *Group) { g.Volumes[0].CutOff = "the disk is short" }}, []string{"degraded data: beyond the end of a disk: the disk is short|do not deactivate"}},
 		{"a disk ends before a part of it, and it is not used", []func(*Group){unclaimed, func(g *Group) { g.Volumes[0].CutOff = "the disk is short" }}, []string{"degraded data: beyond the end of a disk|do not deactivate"}},
+		{"a disk ends before a part of it, and it is suspended with errors", []func(*Group){func(g *Group) {
+			g.Volumes[0].CutOff, g.Devices[0].Broken, g.Devices[0].Suspended = "the disk is short", "an error target", []Suspended{{Kernel: "vg0-data"}}
+		}}, []string{"degraded data: beyond the end of a disk|do not deactivate", "stale-mapping data: an error target; the device|first give the disk its size back; then: look at the disks"}},
 		{"a disk ends before a part of it, and it is inactive", []func(*Group){unclaimed, inactive, func(g *Group) { g.Volumes[0].CutOff = "the disk is short" }}, []string{"degraded data: beyond the end of a disk|cannot be activated"}},
 		{"a disk of it is missing, and it gives errors", []func(*Group){func(g *Group) { g.Volumes[0].Missing, g.Devices[0].Broken = "PV p1", "an error target" }}, []string{"stale-mapping data: error target"}},
 		{"made read-only under a writable mount", []func(*Group){func(g *Group) { g.Volumes[0].ReadOnly = true }}, []string{"read-only data: ext4 from /dev/dm-3 is mounted read-write at " + pod + " for pod default/web-0|lvchange -prw vg0/data|readOnly: true"}},
