@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/flexd/flexd/internal/devmapper"
@@ -160,7 +159,7 @@ func (g *group) deviceUser(ctx context.Context, m devmapper.Mapped, uuid volume.
 		return suspended(part)
 	}
 	if moved := f.moved(below, m); moved != "" && earlier == "" {
-		return f.movedBy(moved) + "; it stays active until that ends"
+		return f.movedBy(moved, below.faults(m, true).move) + "; it stays active until that ends"
 	}
 	if g.shared() { // another node, which may have all disks, waits for the lock
 		return earlier
@@ -190,18 +189,29 @@ func (f *Facts) moved(t *tree, m devmapper.Mapped) (name string) {
 	t.walk(m, func(n *node, _ bool) {
 		id, _, ours := f.idOf(n.Mapped)
 		switch part, _, _ := parseDMName(n.Name); {
-		case f.lv(id).Locked && !strings.HasPrefix(part.LV, "pvmove"):
+		case f.lv(id).Locked && !ofPvmove(part.LV):
 			name = cmp.Or(name, f.names[id])
-		case ours && strings.HasPrefix(part.LV, "pvmove"):
+		case ours && ofPvmove(part.LV):
 			name = cmp.Or(name, f.names[top])
 		}
 	})
 	return name
 }
 
-// movedBy describes a volume that pvmove has locked. LVM refuses most changes of it.
-func (f *Facts) movedBy(name string) string {
-	return fmt.Sprintf("pvmove moves %s/%s, or was interrupted; to continue: pvmove, to cancel: pvmove --abort", f.Name, name)
+// restartMove is the remedy for a failed device of pvmove's mirror, which the kernel does not use again.
+const restartMove = "bring the disk back with all its space (pvs, dmesg), then: pvmove --abort. The latest writes may be lost, and the move can be repeated"
+
+// movedBy describes a volume that pvmove has locked. LVM refuses most changes of it. failed describes the failure of
+// pvmove's mirror. With a short disk, pvmove does not end, and pvmove --abort leaves a device suspended.
+func (f *Facts) movedBy(name, failed string) string {
+	first, remedy := "", "to continue: pvmove, to cancel: pvmove --abort"
+	if failed != "" {
+		failed, remedy = ", and "+failed, restartMove
+	}
+	if why := f.partial(f.LVs[f.whole(name)], true); why != "" {
+		first, remedy = why+". ", "after that, "+remedy
+	}
+	return first + fmt.Sprintf("pvmove moves %s/%s, or was interrupted", f.Name, name) + failed + "; " + remedy
 }
 
 // earlierMetadata returns why a volume must stay active: its device has space that the metadata

@@ -144,7 +144,7 @@ func incomplete(m devmapper.Mapped, lv string) string {
 	for _, t := range m.Targets {
 		// Targets that replace a missing disk.
 		if t.Type == "error" || t.Type == "zero" {
-			return fmt.Sprintf("%s has an %q target at %d: a part of the volume is missing, or was when it was activated (lvchange --activationmode partial). When its disk is back (pvs) and no pod uses it: lvchange -an %s; the next call activates all of it", m.Name, t.Type, t.Start, lv)
+			return fmt.Sprintf("%s has an %q target at %d: a part of the volume is missing, or was when it was activated (lvchange --activationmode partial). When its disk is back with all its space (pvs) and no pod uses it: lvchange -an %s; the next call activates all of it", m.Name, t.Type, t.Start, lv)
 		}
 	}
 	return ""

@@ -123,7 +123,7 @@ func (g *group) extend(lv volume.LV, size int64, blank bool) error {
 func (g *group) checkExtend(ctx context.Context, f *Facts, l Logical, wanted int64, args []string) error {
 	name, more := volume.Name{VG: g.name, LV: l.Name}, wanted-l.Size
 	if l.Locked {
-		return fmt.Errorf("extend: %s", f.movedBy(l.Name))
+		return fmt.Errorf("extend: %s", f.movedBy(l.Name, ""))
 	}
 	if l.thickSnapshot() {
 		return fmt.Errorf("extend: %s is a snapshot with its origin's size; LVM could only extend its space for changes", name)

@@ -165,8 +165,10 @@ func TestPartialShort(t *testing.T) {
 		{"rest", "linear", "public", "", 0, 2}, {"v", "linear", "public", "", 3, 2}, // its second extent is beyond the end
 		{"r", "raid,raid1", "public", "", 0, 0}, {"[r_rimage_0]", "linear", "private", "", 2, 1}, {"[r_rimage_1]", "linear", "private", "", 5, 1},
 		{"o", "linear", "public,origin,thickorigin", "", 0, 0}, {"s", "linear", "public,snapshot,thicksnapshot", "o", 6, 1},
+		{"m", "linear", "public", "", 0, 0}, {"[pvmove0]", "mirror", "private,pvmove", "", 7, 2}, // pvmove moves m
 	} {
 		lv := &fakeLV{uuid: fakeUUID(i), size: 8 * mib, layout: c.layout, role: c.role, origin: c.origin}
+		lv.attr = map[string]string{"m": "-wI-XX----", "[pvmove0]": "p-C-XXm---"}[c.name]
 		f.lvs[c.name] = lv
 		if c.size > 0 {
 			rows = append(rows, fmt.Sprintf(`{"pv_name":%q,"pe_start":"1048576","pvseg_start":"%d","pvseg_size":"%d","lv_uuid":%q}`, loop, c.start, c.size, lv.uuid.Earlier()))
@@ -174,7 +176,7 @@ func TestPartialShort(t *testing.T) {
 	}
 	f.gaps = strings.Join(rows, ",")
 	const end = "beyond the end of a disk: the disk /dev/loop"
-	names := []string{"rest", "v", "r", "o", "s"}
+	names := []string{"rest", "v", "r", "m", "o", "s"}
 	reports := func(short bool, refused, stay string) {
 		t.Helper()
 		for _, name := range names {
@@ -191,18 +193,19 @@ func TestPartialShort(t *testing.T) {
 	}
 	reports(false, "", "")
 	sh("truncate -s 17M " + file + "; losetup -c " + loop)
-	reports(true, "v r o s", "v r o s")
-	for i, name := range names[:3] {
+	reports(true, "v r m o s", "v r m o s")
+	for i, name := range names[:4] {
 		uuid := dmUUID(f.lvs[name].uuid)
 		f.devices[uuid] = devmapper.Mapped{Name: "vg0-" + name, UUID: uuid, Number: fmt.Sprintf("253:%d", i), Live: true, Targets: []devmapper.Target{{Type: "linear", Length: 8 * mib, Params: fmt.Sprintf("8:4095 %d", i<<14)}}}
 	}
-	reports(true, "v o s", "v r o s")
-	for name, stays := range map[string]bool{"rest": false, "v": true, "r": true} {
+	reports(true, "v m o s", "v r m o s")
+	for name, stays := range map[string]bool{"rest": false, "v": true, "r": true, "m": true} {
 		err := p.Deactivate(t.Context(), "", f.lookUp(p, name), volume.Device{})
 		if (err != nil) != stays || stays && (!strings.Contains(err.Error(), "it stays active") || !strings.Contains(err.Error(), end)) {
 			t.Errorf("deactivation of %s: %v", name, err)
 		}
 	}
+	is(t, p.Deactivate(t.Context(), "", f.lookUp(p, "m"), volume.Device{}), nil, "pvmove moves vg0/m, or was interrupted; after that, to continue: pvmove")
 	sh("truncate -s 64M " + file + "; losetup -c " + loop)
 	reports(false, "", "")
 	if err := p.Deactivate(t.Context(), "", f.lookUp(p, "v"), volume.Device{}); err != nil {

@@ -154,7 +154,7 @@ func (p *Provider) activationBlocker(f *Facts, volumes ...string) string {
 	for _, part := range slices.Sorted(maps.Keys(f.LVs)) {
 		for up := part; up != "" && f.LVs[part].Locked; up = f.parent(up) {
 			if slices.Contains(volumes, up) {
-				return p.resumeMove(f) + f.movedBy(part)
+				return p.resumeMove(f) + f.movedBy(part, "")
 			}
 		}
 	}
@@ -199,7 +199,7 @@ func (g *group) checkFailed(ctx context.Context, f *Facts, err error) string {
 // resumed it: that of a thick snapshot on it cannot be loaded before, so each activation would fail.
 func (p *Provider) resumeMove(f *Facts) string {
 	for _, name := range slices.Sorted(maps.Keys(f.LVs)) {
-		if !strings.HasPrefix(name, "pvmove") {
+		if !ofPvmove(name) {
 			continue
 		}
 		if m, found, err := p.find(f.LVs[name].UUID); err == nil && found && m.Loaded && !m.Live {

@@ -27,7 +27,7 @@ type shortage struct {
 func (s shortage) String() string {
 	remedy := "or, since no volume has space beyond its end: pvresize " + s.path
 	if len(s.parts) > 0 {
-		remedy = "if that is not possible, copy off what can be read of the volumes beyond its end that are active (flexd check names them; of the others only a backup has the data), remove them, and pvresize " + s.path + ". A RAID with all its data on other disks loses nothing: do not remove it. Do not pvmove the whole disk: that would leave devices suspended"
+		remedy = "if that is not possible, copy off what can be read of the volumes beyond its end that are active (flexd check names them; of the others only a backup has the data), remove them, and pvresize " + s.path + ". A RAID with all its data on other disks loses nothing: do not remove it. Do not pvmove the whole disk, and do not cancel a pvmove from it: that would leave devices suspended"
 	}
 	return fmt.Sprintf("the disk %s has %s, and its physical volume needs %s: give the disk its size back; %s", s.path, volume.Bytes(s.size*512), volume.Bytes(s.end*512), remedy)
 }

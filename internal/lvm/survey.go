@@ -128,7 +128,7 @@ var reserved = []string{
 // isPart reports whether LVM reserves a name for its own volumes. "pvmove" is reserved only at the
 // start of a name.
 func isPart(lv string) bool {
-	return strings.HasPrefix(lv, "pvmove") || slices.ContainsFunc(reserved, func(s string) bool { return strings.Contains(lv, s) })
+	return ofPvmove(lv) || slices.ContainsFunc(reserved, func(s string) bool { return strings.Contains(lv, s) })
 }
 
 // devicesOf returns the devices of a group's volumes, under any name. f may be old, or nil;
@@ -257,6 +257,9 @@ func (t *tree) health(m devmapper.Mapped, d *join.Device) {
 	d.Failed, d.Remedy = f.failed, f.remedy
 	if f.pool != "" {
 		d.Failed, d.Remedy = f.pool, "extend or repair the pool as described; until then writes of its pods fail"
+	}
+	if f.move != "" && d.Failed == "" {
+		d.Failed, d.Remedy = f.move, restartMove
 	}
 	if d.Broken == "" && d.Failed == "" && d.Degraded == "" {
 		d.Unknown = f.unread

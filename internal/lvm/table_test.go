@@ -103,11 +103,12 @@ func TestDeactivateMoved(t *testing.T) {
 // While pvmove moves the parts of a pool, the metadata shows only the parts as locked, as in LVM's report.
 func TestDeactivateMovedParts(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ about, tdata, below, says string }{
-		{"not moved", "Twi-XX----", "253:9 linear 254:0 10240", ""},
-		{"locked", "TwI-XX----", "253:9 linear 254:0 10240", "pvmove moves vg0/pool_tdata"},
-		{"moved", "TwI-XX----", "253:9 linear 253:7 16384", "pvmove moves vg0/pool_tdata"},
-		{"the metadata was read before", "Twi-XX----", "253:9 linear 253:7 16384", "pvmove moves vg0/v0"},
+	for _, c := range []struct{ about, tdata, below, letters, says string }{
+		{"not moved", "Twi-XX----", "253:9 linear 254:0 10240", "AA", ""},
+		{"locked", "TwI-XX----", "253:9 linear 254:0 10240", "AA", "pvmove moves vg0/pool_tdata, or was interrupted; to continue"},
+		{"moved", "TwI-XX----", "253:9 linear 253:7 16384", "AA", "pvmove moves vg0/pool_tdata, or was interrupted; to continue"},
+		{"the metadata was read before", "Twi-XX----", "253:9 linear 253:7 16384", "AA", "pvmove moves vg0/v0, or was interrupted; to continue"},
+		{"its mirror has a failed leg", "TwI-XX----", "253:9 linear 253:7 16384", "DA", "pvmove moves vg0/pool_tdata, or was interrupted, and 1 of 2 devices of pvmove's mirror vg0-pvmove0 have failed or are missing (DA); bring the disk back"},
 	} {
 		f, p := newFake(t, 1)
 		f.lvs["v0"].layout, f.lvs["v0"].role, f.lvs["v0"].pool = "thin,sparse", "public", "pool"
@@ -123,8 +124,9 @@ func TestDeactivateMovedParts(t *testing.T) {
 			uuid := dmUUID(fakeUUID(i)) + map[int]string{1: "-tpool", 2: "-tdata"}[i]
 			f.devices[uuid] = devmapper.Mapped{Name: w[0], UUID: uuid, Number: w[1], Live: true, Targets: []devmapper.Target{{Type: w[2], Length: 8 * mib, Params: w[3]}}}
 		}
+		f.status = map[string]string{dmUUID(fakeUUID(3)): "2 254:0 254:16 25/30 1 " + c.letters + " 1 core"}
 		err := p.Deactivate(t.Context(), "", lv, volume.Device{})
-		if (err != nil) != (c.says != "") || err != nil && !strings.Contains(err.Error(), c.says+", or was interrupted") {
+		if (err != nil) != (c.says != "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: got %v", c.about, err)
 		}
 	}

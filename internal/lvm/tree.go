@@ -136,6 +136,7 @@ type faults struct {
 	differ   string // the copies that differ
 	raid     string // that RAID, as an argument of lvconvert --repair
 	refresh  string // its visible volume, as an argument of lvchange --refresh
+	move     string // the failed devices of pvmove's mirror
 
 	suspended []join.Suspended // the suspended devices, the lowest first: reads and writes wait for them
 }
@@ -287,13 +288,10 @@ func raidState(f *faults, top devmapper.Mapped, n *node, state devmapper.Target)
 }
 
 // mirrorState reads "2 253:1 253:2 64/64 1 AD 1 core": the devices, the regions in sync, one letter for
-// each device. It ignores the mirror of a pvmove, which ends by itself.
+// each device.
 func mirrorState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
 	w := strings.Fields(state.Params)
-	if len(w) == 0 || f.degraded != "" {
-		return
-	}
-	if name, _, ok := parseDMName(n.Name); ok && isPart(name.LV) {
+	if len(w) == 0 {
 		return
 	}
 	devices, err := strconv.Atoi(w[0])
@@ -301,7 +299,12 @@ func mirrorState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target)
 		return
 	}
 	letters := w[devices+3]
-	if dead := len(letters) - strings.Count(letters, "A"); dead > 0 {
+	name, _, ok := parseDMName(n.Name)
+	switch dead := len(letters) - strings.Count(letters, "A"); {
+	case dead == 0:
+	case ok && ofPvmove(name.LV):
+		f.move = failedDevices(dead, w[0], "pvmove's mirror "+n.Name, letters)
+	case f.degraded == "" && (!ok || !isPart(name.LV)):
 		f.raid, f.refresh = n.volume(), n.user
 		f.degraded = failedDevices(dead, w[0], "its mirror", letters)
 	}

@@ -80,7 +80,9 @@ func TestTree(t *testing.T) {
 		{"leg of a mirror failed", []string{"vg0-v0 253:9 mirror core 1 1024 2 253:1 0 253:2 0 1 handle_errors", "vg0-v0_mimage_0 253:1 linear 254:0 8", "vg0-v0_mimage_1 253:2 linear 254:16 8"},
 			map[string]string{"vg0-v0": "2 253:1 253:2 64/64 1 AD 1 core", "vg0-v0_mimage_1": "error"}, "", "degraded 1 of 2 devices of its mirror have failed"},
 		{"pvmove", []string{"vg0-v0 253:9 linear 253:3 0", "vg0-pvmove0 253:3 mirror core 1 1024 2 254:0 0 254:16 0 1 handle_errors"},
-			map[string]string{"vg0-pvmove0": "2 254:0 254:16 3/64 1 AD 1 core"}, "", ""},
+			map[string]string{"vg0-pvmove0": "2 254:0 254:16 3/64 1 AA 1 core"}, "", ""},
+		{"leg of a pvmove failed", []string{"vg0-v0 253:9 linear 253:3 0", "vg0-pvmove0 253:3 mirror core 1 1024 2 254:0 0 254:16 0"},
+			map[string]string{"vg0-pvmove0": "2 254:0 254:16 3/64 1 DA 1 core"}, "", "failed 1 of 2 devices of pvmove's mirror vg0-pvmove0 have failed"},
 		{"a PV is a device of device-mapper", []string{"vg0-v0 253:9 linear 253:1 2048", "mpatha 253:1 error -"}, nil, "", ""},
 	} {
 		t.Run(c.about, func(t *testing.T) {

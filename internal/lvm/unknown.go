@@ -192,7 +192,7 @@ func (o *overlapping) unknown() string {
 		case !o.with(other):
 		case f.leftover(other):
 			return fmt.Sprintf("it lies on extents of %s: %s", other.Name, join.Left(other.Name))
-		case strings.HasPrefix(name.LV, "pvmove") && below[ownerOf(u.UUID)]: // the metadata may have been read before pvmove changed it
+		case ofPvmove(name.LV) && below[ownerOf(u.UUID)]: // the metadata may have been read before pvmove changed it
 			return fmt.Sprintf("its device is built on %s, which is not in the metadata that flexd has read: pvmove has started or ended since, or the metadata of %s is an older version (flexd check shows which)", other.Name, g.name)
 		case strings.HasPrefix(u.UUID, "LVM-") && below[ownerOf(u.UUID)]: // a copy of this part alone could lack cached data
 			return fmt.Sprintf("its device is built on %s, which the metadata of %s does not have: the metadata is an older version. vgcfgrestore --list %[2]s, and restore the newest file that differs from the current metadata. If that is not possible, copy the data off from %s: only this device has all of it", other.Name, g.name, m.Name)

@@ -86,13 +86,13 @@ func TestDeadDisk(t *testing.T) {
 
 // A partition is made smaller under volumes that pods use, which no event reports. The volume with a part beyond
 // its end stays active, is given to no further pod and reported, also without a pod, until the disk has its
-// size back; then all its data is there.
+// size back; then all its data is there. So is a volume that pvmove moves from the disk meanwhile.
 func TestShortDisk(t *testing.T) {
 	t.Cleanup(func() { exec.Command("sh", "-c", "sfdisk -q --delete "+disks[2]+"; wipefs -qa "+disks[2]).Run() })
 	part := disks[2] + "1"
 	h := newHost(t, func(h *host) {
 		h.sh("sh", "-c", "echo ',200M' | sfdisk -q "+disks[2])
-		h.storage.(*groups).groupOn("vg1", part)
+		h.storage.(*groups).groupOn("vg1", part, disks[3])
 		for _, name := range []string{"rest", "cut"} {
 			h.lvm("lvcreate", "-y", "-L", "96M", "-n", name, "vg1", part)
 			h.sh("mkfs.ext4", "-q", "/dev/vg1/"+name)
@@ -142,6 +142,15 @@ func TestShortDisk(t *testing.T) {
 	resize(200)
 	h.ok(h.up(noAttach, cut, p))
 	readsAll(cut, p)
+	h.sh("sh", "-c", "pvmove -b -i 600 -n cut "+part+" "+disks[3]+" >/dev/null 2>&1")
+	resize(188)
+	h.refused(h.up(noAttach, cut, q), why...)
+	h.disagrees("degraded", id, "beyond the end of a disk", "do not cancel a pvmove from it")
+	resize(200)
+	h.lvm("pvmove", "--abort")
+	h.ok(h.up(noAttach, cut, q))
+	readsAll(cut, q)
+	h.end(noAttach, cut, q)
 	h.eventually("all agree", func() string {
 		if l := h.list(); len(l.Disagreements) > 0 {
 			return fmt.Sprintf("%+v", l.Disagreements)
