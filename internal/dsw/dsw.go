@@ -19,6 +19,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -335,26 +337,43 @@ func (s *Store) write(name string, v any) error {
 	}
 	delete(s.problems, path)
 	delete(s.missing, path)
-	if len(s.missing) > 0 {
-		s.forget()
-	}
+	s.retry(true)
 	_ = s.teardowns.retry() // there is space again
 	return nil
 }
 
-// forget removes, once notes can be written again, the problems of notes that are not
-// needed any more: their claims were refused, or are gone.
-func (s *Store) forget() {
-	missed := map[string]bool{}
-	for uuid := range s.leases {
-		missed[filepath.Join(s.dir, leaseFile(uuid))] = true
+// retry writes the notes that could not be written, from memory. If a note can be written, it removes the problems
+// of notes that are not needed any more: their claims were refused, or are gone.
+func (s *Store) retry(written bool) {
+	if len(s.missing) == 0 {
+		return
+	}
+	needed := map[string]any{}
+	for uuid, l := range s.leases {
+		needed[filepath.Join(s.dir, leaseFile(uuid))] = l
 	}
 	for _, claims := range s.claims {
 		for _, c := range claims {
-			missed[filepath.Join(s.dir, claimFile(c))] = true
+			needed[filepath.Join(s.dir, claimFile(c))] = c
 		}
 	}
-	maps.DeleteFunc(s.missing, func(path, _ string) bool { return !missed[path] })
+	for _, path := range slices.Sorted(maps.Keys(s.missing)) {
+		if needed[path] == nil {
+			continue
+		}
+		err := write(path, needed[path], false, s.Midway)
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			break
+		}
+		if err == nil {
+			written = true
+			delete(s.problems, path)
+			delete(s.missing, path)
+		}
+	}
+	if written {
+		maps.DeleteFunc(s.missing, func(path, _ string) bool { return needed[path] == nil })
+	}
 }
 
 func (s *Store) remove(name string) error {
@@ -371,11 +390,12 @@ func (s *Store) remove(name string) error {
 	return nil
 }
 
-// Problems returns the problems of the notes, sorted. It writes the teardowns that could not be
+// Problems returns the problems of the notes, sorted. It writes the notes and teardowns that could not be
 // written.
 func (s *Store) Problems() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.retry(false)
 	all := slices.AppendSeq(slices.Collect(maps.Values(s.problems)), maps.Values(s.missing))
 	if err := s.teardowns.retry(); err != nil {
 		all = append(all, fmt.Sprintf("note %s cannot be written: %v", s.teardowns.path, err))

@@ -225,6 +225,44 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
+// A note that could not be written is written when there is space again: at the next look at the problems, or with
+// another note.
+func TestWrittenLater(t *testing.T) {
+	held, lease := claim(volume.Held), Lease{VG: "vg0", LV: "b", UUID: "uuid-b", Until: time.Hour}
+	for name, look := range map[string]func(*Store) error{
+		"the problems": func(s *Store) error { s.Problems(); return nil },
+		"another note": func(s *Store) error { return s.PutLease(Lease{VG: "vg0", LV: "c", UUID: "uuid-c"}) },
+	} {
+		dir := filepath.Join(t.TempDir(), "notes")
+		s := open(t, dir)
+		if err := errors.Join(s.Put(claim(volume.Making)), s.PutLease(lease)); err != nil {
+			t.Fatal(err)
+		}
+		aside := dir + ".aside"
+		if err := errors.Join(os.Rename(dir, aside), os.WriteFile(dir, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		refused := claim(volume.Making)
+		refused.Dir += "2"
+		if s.Put(held) == nil || s.MoveLease("uuid-b", "", 2*time.Hour) == nil || s.Put(refused) == nil || len(s.Problems()) != 3 {
+			t.Errorf("%s: problems %q", name, s.Problems())
+		}
+		if err := errors.Join(os.Remove(dir), os.Rename(aside, dir), look(s)); err != nil {
+			t.Fatal(err)
+		}
+		again := open(t, dir)
+		if c := again.All(); len(c) != 1 || c[0].Phase != volume.Held {
+			t.Errorf("%s: the next flexd knows %+v", name, c)
+		}
+		if l, _ := again.Lease("uuid-b"); l.Until != 2*time.Hour {
+			t.Errorf("%s: the next flexd knows %+v", name, l)
+		}
+		if p := s.Problems(); p != nil {
+			t.Errorf("%s: problems that are over: %q", name, p)
+		}
+	}
+}
+
 // The end of a lease moves in memory also if its note cannot be written, and nothing revives a
 // lease that is gone.
 func TestLeaseMoved(t *testing.T) {
