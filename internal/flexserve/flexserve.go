@@ -218,9 +218,9 @@ func (f *Frontend) target(dir string, verb volume.Verb) (t reconcile.Target) {
 	return t
 }
 
-// shrinkAdvice is the alternative remedy for a failed expansion. Kubelet retries it, and
+// shrinkAdvice is the remedy for an expansion that cannot succeed, whatever its cause. Kubelet retries it, and
 // mounts the PersistentVolumeClaim's volume for no other pod until it succeeds.
-const shrinkAdvice = "; or lower spec.capacity.storage of the PersistentVolume, and the claim's request, to a size that is possible. " +
+const shrinkAdvice = "; if that size is not possible, or not needed, lower spec.capacity.storage of the PersistentVolume, and the claim's request. " +
 	"Until then running pods keep the volume, and no other pod of the claim starts"
 
 // transient has the codes of causes that usually end without a change of the size.

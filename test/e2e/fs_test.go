@@ -76,7 +76,7 @@ func TestImpossibleExpansion(t *testing.T) {
 	}
 	fails := func(p pod, volume int64) {
 		t.Helper()
-		h.refused(expand(p, 192*mib), "vg0/small: expandfs", "ask for at least 257 MiB; or lower spec.capacity.storage")
+		h.refused(expand(p, 192*mib), "vg0/small: expandfs", "ask for at least 257 MiB; if that size is not possible, or not needed, lower spec.capacity.storage")
 		if size := h.story("small").Size; size != volume {
 			t.Errorf("the volume has %d bytes", size)
 		}
@@ -97,6 +97,8 @@ func TestImpossibleExpansion(t *testing.T) {
 	}
 	h.ok(expand(q, 128*mib))
 	h.end(noAttach, v, q)
+	v = h.vol("missing", "ext4")
+	h.refused(expand(q, 192*mib), "it does not exist in volume group vg0; if that size is not possible, or not needed, lower spec.capacity.storage")
 }
 
 // A filesystem that is smaller than its device is grown after the answer.

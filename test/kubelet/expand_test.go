@@ -108,7 +108,7 @@ func TestRefusedExpansion(t *testing.T) {
 			n.grow("a", size)
 			n.ask("Start", p.UID, nil)
 			n.warnedOne(pods, fmt.Sprint(size/mib, " MiB are wanted, more than the volume group's maxSize (400 MiB): raise it"),
-				"; or lower spec.capacity.storage of the PersistentVolume")
+				"; if that size is not possible, or not needed, lower spec.capacity.storage of the PersistentVolume")
 			n.read(p, 0, "kept")
 		}
 		refused(500*mib, p)
@@ -160,7 +160,7 @@ func TestExpansionOfFullGroup(t *testing.T) {
 	n.run(p)
 	n.grow("a", 700*mib)
 	n.ask("Start", p.UID, nil)
-	n.warned(p, "small/a: expandfs", "free space on the filesystem of "+n.Dir+"/small", "; or lower spec.capacity.storage")
+	n.warned(p, "small/a: expandfs", "free space on the filesystem of "+n.Dir+"/small", "; if that size is not possible, or not needed, lower spec.capacity.storage")
 	n.must(unix.Mount("", n.Dir+"/small", "tmpfs", unix.MS_REMOUNT, "size=900m"))
 	n.grown(p, 600*mib)
 }
