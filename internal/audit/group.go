@@ -208,7 +208,7 @@ func (s *group) addViews(g *join.Group, mounted func(dir string) bool) map[volum
 	}
 	for _, v := range s.a.Views() {
 		if l := v.Lease; l.VG == s.vg {
-			g.Leases = append(g.Leases, join.Lease{UUID: l.UUID, LV: l.LV, Live: s.a.Boot() < l.Until, Kept: v.Kept})
+			g.Leases = append(g.Leases, join.Lease{UUID: l.UUID, LV: l.LV, Live: s.a.Boot() < l.Until, Kept: v.Kept, ByName: v.ByName})
 		}
 		for _, c := range v.Claims {
 			if c.VG != s.vg && !here[c.UUID] {

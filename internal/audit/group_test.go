@@ -70,6 +70,7 @@ func TestBusyVolumesNotJudged(t *testing.T) {
 		{"until then", View{Busy: true}, View{Acted: time.Now()}, View{}, "b"},
 		{"meanwhile", View{}, View{Acted: time.Now()}, View{}, "b"},
 		{"creating", View{}, View{}, View{Busy: true}, "a"},
+		{"created, its own lease not noted", View{}, View{}, View{Lease: dsw.Lease{VG: "vg0", LV: "b"}}, "a"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			seen := row.before

@@ -168,7 +168,7 @@ func (s *facts) kept() {
 
 // unclaimed checks a device without a claim, a lease or a mount.
 func (s *facts) unclaimed() {
-	if s.volume == nil || s.g.Keep || len(s.claims) > 0 || s.lease != nil || len(s.found) > 0 || len(s.mounts()) > 0 {
+	if s.volume == nil || s.g.Keep || len(s.claims) > 0 || s.lease != nil || s.g.creating[s.volume.Name] || len(s.found) > 0 || len(s.mounts()) > 0 {
 		return
 	}
 	text, hint := "it is active, and no pod has asked for it", "flexd leaves it active. It may have been activated at boot, or by hand; if it is not needed: "

@@ -156,6 +156,8 @@ type Lease struct {
 	LV   string
 	Live bool
 	Kept string // why its deactivation has failed again, "" = it has not
+
+	ByName bool // of a creation: UUID is only a key, and the new volume has no lease of its own yet
 }
 
 // A Mount is an entry of the mount table, for a device of the group or at the directory of a claim.
@@ -211,5 +213,6 @@ type Group struct {
 	Sectors     map[volume.UUID]Sectors   // of mounted filesystems
 
 	byDir, byDevice map[string][]*Mount
-	older           bool // a device does not match the metadata: a refresh could lose data
+	creating        map[string]bool // the names with a lease of a creation
+	older           bool            // a device does not match the metadata: a refresh could lose data
 }

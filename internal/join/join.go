@@ -31,8 +31,10 @@ func Findings(g Group) []Finding {
 	for _, c := range g.Claims {
 		of(c.UUID).claims = append(of(c.UUID).claims, c)
 	}
+	g.creating = map[string]bool{}
 	for i, l := range g.Leases {
 		of(l.UUID).lease = &g.Leases[i]
+		g.creating[l.LV] = g.creating[l.LV] || l.ByName
 	}
 	var all []Finding
 	g.byDir, g.byDevice = map[string][]*Mount{}, map[string][]*Mount{}

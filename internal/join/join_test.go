@@ -155,6 +155,9 @@ func TestDisagreements(t *testing.T) {
 		{"activated by hand", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].Open = 0 }}, []string{"active-unclaimed data: no pod has asked|lvchange -an vg0/data"}},
 		{"open for something else", []func(*Group){unclaimed}, []string{"active-unclaimed data: open (1 times)|lsblk /dev/dm-3"}},
 		{"active and leased", []func(*Group){unclaimed, leased}, nil},
+		{"active, with the name of another lease", []func(*Group){unclaimed, func(g *Group) {
+			g.Leases = []Lease{{UUID: "u3", LV: "data"}}
+		}}, []string{"active-unclaimed data: no pod has asked"}},
 		{"active, its lease about to be ended", []func(*Group){unclaimed, func(g *Group) { g.Leases = []Lease{{UUID: "u1"}} }}, nil},
 		{"active, in a group that is left active", []func(*Group){unclaimed, func(g *Group) { g.Keep = true }}, nil},
 		{"active, the metadata unread", []func(*Group){unclaimed, func(g *Group) { g.Metadata, g.Volumes = "hangs", nil }}, nil},
