@@ -128,7 +128,7 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 // backup, since its first mount.
 func (p *planner) record() {
 	live := p.live()
-	if live == nil || live.Owner != Ours || len(p.w.Calls) > 0 || p.h.LV.Presence != Present || p.h.LV.Pending || p.h.Device.Activity != Active {
+	if live == nil || live.Owner != Ours || len(p.w.Calls) > 0 || p.h.LV.Presence != Present || p.h.LV.Pending || p.h.Device.Activity != Active || p.h.Device.Unlocked {
 		return
 	}
 	if p.h.Record == NoRecord || p.h.Record == Formatting {
