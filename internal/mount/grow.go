@@ -32,7 +32,7 @@ func grow(a growArg) error {
 		if errors.Is(err, unix.EIO) && sound(a) {
 			return fmt.Errorf("the kernel cannot read or write the new space (see dmesg); the filesystem keeps its size, and has no error: %w", err)
 		}
-		return err
+		return asFailure(err)
 	})
 }
 
@@ -76,9 +76,14 @@ func onMounted(a growArg, do func(dev *os.File, e *mounttable.Entry, have, size 
 		return fmt.Errorf("the kernel shows only %s of the %s of %s: the space that a RAID reshape added appears at the next activation. Delete its pods; if it is still active then: lvchange -an %s; the next mount extends the filesystem", volume.Bytes(size), volume.Bytes(a.Device.Size), describeDevice(a.Device), handle(a.Device).Name)
 	}
 	have, err := liveSize(dev, e.Type, e.Dir)
-	if err == nil {
-		err = do(dev, e, have, size)
+	if err != nil {
+		return asFailure(err)
 	}
+	return do(dev, e, have, size)
+}
+
+// asFailure returns an error as that of the filesystem, if the kernel reports it for one that is in error.
+func asFailure(err error) error {
 	if isFailure(err) {
 		return fmt.Errorf("%w: %w", ErrFailed, err)
 	}
