@@ -206,6 +206,7 @@ func (s *group) addViews(g *join.Group, mounted func(dir string) bool) map[volum
 	for _, d := range g.Devices {
 		here[d.UUID] = true
 	}
+	pods := sync.OnceValue(func() asw.Pods { return s.a.Observer.Pods() })
 	for _, v := range s.a.Views() {
 		if l := v.Lease; l.VG == s.vg {
 			g.Leases = append(g.Leases, join.Lease{UUID: l.UUID, LV: l.LV, Live: s.a.Boot() < l.Until, Kept: v.Kept, ByName: v.ByName})
@@ -214,12 +215,16 @@ func (s *group) addViews(g *join.Group, mounted func(dir string) bool) map[volum
 			if c.VG != s.vg && !here[c.UUID] {
 				continue
 			}
-			if !mounted(c.Dir) { // kubelet's root may have been moved, and its path may be a link now
+			missing := !mounted(c.Dir)
+			if missing { // kubelet's root may have been moved, and its path may be a link now
 				c.Dir = asw.Resolved(c.Dir)
 			}
 			claim := join.Claim{UUID: c.UUID, LV: c.LV, Dir: c.Dir, Phase: c.Phase, For: c.User(), Pod: s.a.Observer.Place(c.Dir).Pod, FSID: c.FSID, ReadOnly: c.ReadOnly, Found: c.Super == nil}
 			if c.VG != s.vg {
 				claim.VG = c.VG
+			}
+			if missing && c.Phase == volume.Held && claim.Pod != "" && s.a.Observer.Pods != nil {
+				claim.Life, _ = pods().Life(claim.Pod)
 			}
 			g.Claims = append(g.Claims, claim)
 			dirs[c.UUID] = append(dirs[c.UUID], c.Dir)

@@ -46,8 +46,19 @@ func (s *facts) claimed() (missing bool, stale []Mount) {
 		text := fmt.Sprintf("something other than flexd unmounted it at %s, for %s", c.Dir, c.For)
 		hint := "the mounts of its pods are not affected; kubelet makes this one again when the pods are deleted and created anew"
 		if pod, ok := strings.CutPrefix(c.For, "pod "); ok {
-			text = fmt.Sprintf("pod %s writes to the node's disk, now or when a container restarts: something other than flexd unmounted the volume at %s", pod, c.Dir)
-			hint = "delete the pod, so that kubelet mounts it anew; what its containers wrote there since then is on the node's disk, in that directory: move it away"
+			const moveAway = "; what its containers wrote there since then is on the node's disk, in that directory: move it away"
+			release := "flexd release --yes " + c.Dir
+			switch c.Life {
+			case volume.Ended:
+				text += ", which has no process any more"
+				hint = "delete the pod if it still exists. If kubelet does not ask for the unmount then: " + release + moveAway
+			case volume.Running:
+				text = fmt.Sprintf("pod %s writes to the node's disk, now or when a container restarts: something other than flexd unmounted the volume at %s", pod, c.Dir)
+				hint = "delete the pod, so that kubelet mounts it anew" + moveAway
+			default:
+				text = fmt.Sprintf("pod %s, unless it has ended, writes to the node's disk, now or when a container restarts: something other than flexd unmounted the volume at %s", pod, c.Dir)
+				hint = "delete the pod, so that kubelet mounts it anew; if it has ended, and kubelet does not ask for the unmount: " + release + moveAway
+			}
 		}
 		if other != nil {
 			what := other.What

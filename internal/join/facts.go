@@ -144,10 +144,11 @@ type Claim struct {
 	Phase volume.Phase
 	For   string // "pod default/web-0", "kubelet's global mount"
 
-	Pod      string // the uid of the pod with that directory; "" = none
-	FSID     string // the btrfs that flexd has mounted there; "" = unknown, or none
-	ReadOnly bool   // it was requested read-only
-	Found    bool   // flexd did not make its mount, or does not know whether it did
+	Pod      string      // the uid of the pod with that directory; "" = none
+	Life     volume.Life // of that pod, if nothing is mounted there
+	FSID     string      // the btrfs that flexd has mounted there; "" = unknown, or none
+	ReadOnly bool        // it was requested read-only
+	Found    bool        // flexd did not make its mount, or does not know whether it did
 }
 
 // A Lease is a note that a volume is to stay active.

@@ -163,7 +163,9 @@ func TestDisagreements(t *testing.T) {
 		{"active, the metadata unread", []func(*Group){unclaimed, func(g *Group) { g.Metadata, g.Volumes = "hangs", nil }}, nil},
 		{"a loop device of another program", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].UUID = "" }}, nil},
 
-		{"unmounted by hand", []func(*Group){unmounted}, []string{"claimed-missing data: pod default/web-0 writes to the node's disk|unmounted the volume at " + pod + "|delete the pod"}},
+		{"unmounted by hand", []func(*Group){unmounted, func(g *Group) { g.Claims[0].Life = volume.Running }}, []string{"claimed-missing data: pod default/web-0 writes to the node's disk|unmounted the volume at " + pod + "|delete the pod, so that"}},
+		{"unmounted, its pod dead", []func(*Group){unmounted, func(g *Group) { g.Claims[0].Life = volume.Ended }}, []string{"claimed-missing data: unmounted it at " + pod + ", for pod default/web-0, which has no process any more|flexd release --yes " + pod}},
+		{"unmounted, its pod perhaps dead", []func(*Group){unmounted}, []string{"claimed-missing data: pod default/web-0, unless it has ended, writes to the node's disk|delete the pod, so that|if it has ended|flexd release --yes " + pod}},
 		{"unmounted and deactivated", []func(*Group){unmounted, inactive}, []string{"claimed-missing data: the volume is inactive"}},
 		{"unmounted and deactivated, with the lease that follows", []func(*Group){unmounted, inactive, leased}, []string{"claimed-missing data: the volume is inactive"}},
 		{"unmounted and removed", []func(*Group){unmounted, inactive, func(g *Group) { g.Volumes = nil }}, []string{"claimed-missing data: the volume itself is gone, too"}},
@@ -201,7 +203,7 @@ func TestDisagreements(t *testing.T) {
 		{"not mounted yet", []func(*Group){unmounted, func(g *Group) { g.Claims[0].Phase = volume.Making }}, nil},
 		{"one of two", []func(*Group){func(g *Group) {
 			g.Claims = append(g.Claims, Claim{UUID: "u1", LV: "data", Dir: "/var/lib/kubelet/b", Phase: volume.Held, For: "pod default/b"})
-		}}, []string{"claimed-missing data: pod default/b |at /var/lib/kubelet/b"}},
+		}}, []string{"claimed-missing data: pod default/b|at /var/lib/kubelet/b"}},
 
 		{"extended without a refresh", []func(*Group){func(g *Group) { g.Volumes[0].Size = 128 << 20 }}, []string{"stale-mapping data: says 128 MiB|(vg0-data) has 64 MiB|lvchange --refresh vg0/data"}},
 		{"as large in older metadata", []func(*Group){func(g *Group) {

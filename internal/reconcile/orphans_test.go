@@ -512,7 +512,7 @@ func TestReleaseWithoutMount(t *testing.T) {
 		works(t, e.M.Umount(k.Dir(a)))
 		e.Eventually("status names it", func() bool { return differ(e) == "claimed-missing data" })
 		o := only(t, e, "claimed-missing", k.Dir(a))
-		if !strings.Contains(o.Refused, "its pod still runs") {
+		if !strings.Contains(o.Refused, "its pod still runs") || !strings.HasPrefix(o.Message, "pod ns/a writes to the node's disk") {
 			t.Errorf("%+v", o)
 		}
 		says(t, reclaim(e, o.UUID, o.Dir), "its pod still runs")
@@ -520,6 +520,9 @@ func TestReleaseWithoutMount(t *testing.T) {
 			t.Errorf("%d claims", n)
 		}
 		cgroup(t, e, a, "0")
+		if _, c := verdict(t, e); len(c.Findings) != 1 || !strings.Contains(c.Findings[0].Message, "for pod ns/a, which has no process any more") {
+			t.Errorf("%+v", c)
+		}
 		if o = only(t, e, "claimed-missing", hosttest.VG+"/data"); o.Refused != "" || len(o.Plan) == 0 || o.Plan[0] != "forget the claim" {
 			t.Errorf("%+v", o)
 		}
