@@ -1078,6 +1078,37 @@ func TestDeletedSubvolume(t *testing.T) {
 	}
 }
 
+// The group's directory is a btrfs subvolume, which was moved away and deleted, and perhaps restored from a snapshot.
+// The first check says that the device's file was deleted.
+func TestDeletedGroup(t *testing.T) {
+	for name, restore := range map[string][]string{
+		"from a snapshot": {"btrfs", "-q", "subvolume", "snapshot"},
+		"empty":           {"mkdir", "-p"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			top := t.TempDir()
+			n.mountNew("btrfs", top)
+			n.dir = top + "/vg0"
+			n.sh("btrfs", "-q", "subvolume", "create", n.dir)
+			n.restart()
+			lv := n.create("a", 16*mib)
+			d := n.activate(lv)
+			defer n.detach(d)
+			n.sh("btrfs", "-q", "subvolume", "snapshot", n.dir, top+"/snapshot")
+			n.sh("mv", n.dir, top+"/bad")
+			n.sh(append(restore, top+"/snapshot", n.dir)...)
+			n.sh("btrfs", "-q", "subvolume", "delete", top+"/bad")
+			s := n.Survey(t.Context(), "vg0", true)
+			g := join.Group{Name: "vg0", Survey: s, Claims: []join.Claim{{UUID: lv.UUID, LV: "a", Dir: "/pod", Phase: volume.Held, For: "a pod"}},
+				Mounts: []join.Mount{{Dir: "/pod", UUID: lv.UUID, Device: d.Number, What: "ext4 from " + d.Path, Owner: volume.Ours}}}
+			if found := fmt.Sprint(join.Findings(g)); !strings.Contains(found, "its newest data may be only in "+d.Path) && !strings.Contains(found, "only "+d.Path+" has its data") || strings.Contains(found, "later mount") {
+				t.Errorf("check: %s", found)
+			}
+		})
+	}
+}
+
 // A loop device was attached in another mount namespace, in which the file has another path: on a btrfs, too, it
 // is of the same file.
 func TestOtherPathOfSubvolume(t *testing.T) {

@@ -130,7 +130,8 @@ func (p *Provider) devicesIn(ctx context.Context, vg, dir string, fresh bool, lo
 	if fresh {
 		p.askHidden(ctx, slices.DeleteFunc(slices.Clone(loops), func(l Loop) bool {
 			id, _ := p.remembered(l.Seq)
-			return names[id] != "" || filepath.Dir(l.BackingFile) != dir
+			here := filepath.Dir(l.BackingFile) == dir || p.linked(volume.Name{VG: vg, LV: filepath.Base(l.BackingFile)}) == l.Name // its directory was moved
+			return names[id] != "" || !here
 		}))
 	}
 	var all []join.Device
