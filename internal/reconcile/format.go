@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"time"
 
 	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/mount"
@@ -78,7 +79,7 @@ func (l *lane) resolveOldTag(ctx context.Context, h *volume.Have) {
 // recordSeen makes durable that the volume has a filesystem. In a shared group nothing is
 // mounted before the other nodes see it.
 func (l *lane) recordSeen(ctx context.Context, s volume.Step, h *volume.Have) error {
-	if err := l.n.Records.Seen(l.uuid, h.LV.Name, s.FSType, h.LV.File.Birth); err != nil {
+	if err := l.writeSeen(s, h); err != nil {
 		if own, unread := l.n.Records.Get(l.uuid); unread != nil || own.State != volume.Seen {
 			return err // the old record says that mkfs was started
 		}
@@ -88,6 +89,31 @@ func (l *lane) recordSeen(ctx context.Context, s volume.Step, h *volume.Have) er
 		return nil
 	}
 	return l.setTag(ctx, h, volume.Seen, s.FSType)
+}
+
+// seenTimeout is how long a lane waits for a record that no call waits for.
+const seenTimeout = 2 * time.Second
+
+// writeSeen writes the record. A record that no call waits for is that of a mounted volume, whose unmount must not
+// wait for a stateDir that hangs.
+func (l *lane) writeSeen(s volume.Step, h *volume.Have) error {
+	name, birth := h.LV.Name, h.LV.File.Birth
+	write := func() error { return l.n.Records.Seen(l.uuid, name, s.FSType, birth) }
+	if len(s.Calls) > 0 {
+		return write()
+	}
+	if l.recording == nil {
+		done := make(chan error, 1)
+		l.recording = done
+		go func() { done <- write() }()
+	}
+	select {
+	case err := <-l.recording:
+		l.recording = nil
+		return err
+	case <-time.After(seenTimeout):
+		return volume.Errorf(volume.InProgress, "format record %s: stateDir does not respond", l.n.Records.File(l.uuid))
+	}
 }
 
 // setTag writes the record to the tags of the volume, for the other nodes of a shared group.

@@ -85,6 +85,8 @@ type turnState struct {
 
 	blocked *volume.WaitError // the result of the last look-up; nil = it need not wait
 	waits   bool              // a call waits for the next try of a step
+
+	recording chan error // the result of a record that no call waits for; nil = none is being written
 }
 
 // A recheck is pending after the kernel logged an error of a mounted filesystem. The kernel writes

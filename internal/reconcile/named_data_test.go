@@ -688,3 +688,33 @@ func TestCorrected(t *testing.T) {
 		e.Empty()
 	})
 }
+
+// A record that returns to a stateDir that hangs delays no unmount for longer than a moment.
+func TestRecordHangs(t *testing.T) {
+	onSim(t, "no call waits", func(t *testing.T, e *hosttest.Env) {
+		e.Patient = true
+		k, a := hosttest.NewKubelet(e, false), pod("a")
+		works(t, k.Up(a))
+		e.Crash()
+		works(t, os.RemoveAll(e.Records()))
+		answers, asked := make(chan struct{}), make(chan struct{}, 100)
+		e.SetPause(func(what string, over <-chan struct{}) {
+			if strings.HasPrefix(what, "writing record ") {
+				asked <- struct{}{}
+				select {
+				case <-answers:
+				case <-over:
+				}
+			}
+		})
+		e.Again()
+		<-asked
+		begun := time.Now()
+		works(t, k.Finish(a))
+		if took := time.Since(begun); took > 5*time.Second {
+			t.Errorf("the unmount waited for %v", took)
+		}
+		close(answers)
+		e.Empty()
+	})
+}
