@@ -52,6 +52,7 @@ type Facts struct {
 	legs   map[string]int        // by the name of a RAID: its copies or stripes
 	cached map[string]string     // by the name of a cache: the volume that has it
 	thin   map[volume.UUID]int64 // the ids of thin volumes in their pools
+	onMove map[string][]string   // by mirror of pvmove: the volumes, and the parts of volumes, on it
 
 	onMissing map[volume.UUID]bool // the volumes and parts of volumes with extents on missing disks
 

@@ -59,17 +59,6 @@ func leg(raid, part string) (number string, ok bool) {
 	return "", false
 }
 
-// allMoved returns the volumes and the parts that pvmove has locked. A mirror of pvmove has their extents; flexd's
-// report does not show which one, if there are several.
-func (f *Facts) allMoved() (parts []string) {
-	for name, l := range f.LVs {
-		if l.Locked && !ofPvmove(name) {
-			parts = append(parts, name)
-		}
-	}
-	return parts
-}
-
 // ofPvmove reports whether a volume is a mirror of pvmove.
 func ofPvmove(name string) bool { return strings.HasPrefix(name, "pvmove") }
 
@@ -81,14 +70,13 @@ func (f *Facts) recordLosses() {
 	var parts []part
 	legs := map[string]map[string]bool{} // by RAID: the numbers of its legs
 	ends := map[string]string{}          // by volume: its shortage
-	moved := f.allMoved()
 	var add func(name, short string)
 	add = func(name, short string) {
 		switch {
 		case strings.Contains(name, "_pmspare"): // the spare metadata of the group's pools, no part of a volume
 			return
-		case ofPvmove(name) && len(moved) > 0:
-			for _, part := range moved {
+		case len(f.onMove[name]) > 0:
+			for _, part := range f.onMove[name] {
 				add(part, short)
 			}
 			return

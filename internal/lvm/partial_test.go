@@ -166,17 +166,19 @@ func TestPartialShort(t *testing.T) {
 		{"r", "raid,raid1", "public", "", 0, 0}, {"[r_rimage_0]", "linear", "private", "", 2, 1}, {"[r_rimage_1]", "linear", "private", "", 5, 1},
 		{"o", "linear", "public,origin,thickorigin", "", 0, 0}, {"s", "linear", "public,snapshot,thicksnapshot", "o", 6, 1},
 		{"m", "linear", "public", "", 0, 0}, {"[pvmove0]", "mirror", "private,pvmove", "", 7, 2}, // pvmove moves m
+		{"n", "linear", "public", "", 0, 0}, // another pvmove moves it between other disks
 	} {
 		lv := &fakeLV{uuid: fakeUUID(i), size: 8 * mib, layout: c.layout, role: c.role, origin: c.origin}
-		lv.attr = map[string]string{"m": "-wI-XX----", "[pvmove0]": "p-C-XXm---"}[c.name]
+		lv.attr = map[string]string{"m": "-wI-XX----", "n": "-wI-XX----", "[pvmove0]": "p-C-XXm---"}[c.name]
 		f.lvs[c.name] = lv
 		if c.size > 0 {
 			rows = append(rows, fmt.Sprintf(`{"pv_name":%q,"pe_start":"1048576","pvseg_start":"%d","pvseg_size":"%d","lv_uuid":%q}`, loop, c.start, c.size, lv.uuid.Earlier()))
 		}
 	}
 	f.gaps = strings.Join(rows, ",")
+	f.segs = fmt.Sprintf(`{"lv_uuid":%q,"thin_id":"","devices":"pvmove0(0)"},{"lv_uuid":%q,"thin_id":"","devices":"[pvmove1](0)"}`, f.lvs["m"].uuid.Earlier(), f.lvs["n"].uuid.Earlier())
 	const end = "beyond the end of a disk: the disk /dev/loop"
-	names := []string{"rest", "v", "r", "m", "o", "s"}
+	names := []string{"rest", "v", "r", "m", "n", "o", "s"}
 	reports := func(short bool, refused, stay string) {
 		t.Helper()
 		for _, name := range names {

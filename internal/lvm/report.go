@@ -28,8 +28,8 @@ func reportArgs(s scope, vg string) []string {
 	for _, c := range columns {
 		argv = append(argv, "--configreport", c.report, "-o", c.names)
 	}
-	// Only thin segments: those of all volumes would be most of the report.
-	argv = append(argv, "--configreport", "seg", "-o", "lv_uuid,thin_id", "-S", "segtype=thin", "--configreport", "pvseg", "-o", "pv_name,pe_start,pvseg_start,pvseg_size,lv_uuid")
+	// Only thin segments, and those that pvmove has locked: those of all volumes would be most of the report.
+	argv = append(argv, "--configreport", "seg", "-o", "lv_uuid,thin_id,devices", "-S", `segtype=thin || lv_attr=~"^..[A-Z]"`, "--configreport", "pvseg", "-o", "pv_name,pe_start,pvseg_start,pvseg_size,lv_uuid")
 	return append(argv, vg)
 }
 
@@ -64,7 +64,7 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 	if one.PV == nil || one.LV == nil {
 		return nil, fmt.Errorf("the report lacks its volumes")
 	}
-	f := &Facts{LVs: make(map[string]Logical, len(one.LV)), names: make(map[volume.UUID]string, len(one.LV)), inPool: map[string]volume.Amount{}, legs: map[string]int{}, thin: map[volume.UUID]int64{}, onMissing: map[volume.UUID]bool{}, lost: map[string]loss{}, cached: map[string]string{}}
+	f := &Facts{LVs: make(map[string]Logical, len(one.LV)), names: make(map[volume.UUID]string, len(one.LV)), inPool: map[string]volume.Amount{}, legs: map[string]int{}, thin: map[volume.UUID]int64{}, onMove: map[string][]string{}, onMissing: map[volume.UUID]bool{}, lost: map[string]loss{}, cached: map[string]string{}}
 	row := &row{fields: one.VG[0]}
 	f.addGroup(row)
 	if row.err == nil && (f.Name != vg || f.ExtentSize <= 0) {
@@ -74,11 +74,11 @@ func parseReport(text []byte, vg string) (*Facts, error) {
 		f.addDisk(row)
 	}
 	f.addExtents(row, one.PVSeg)
-	for _, row.fields = range one.Seg {
-		f.thin[identity(f.UUID, row.uuid("lv_uuid"))] = row.number("thin_id")
-	}
 	for _, row.fields = range one.LV {
 		f.addVolume(row)
+	}
+	for _, row.fields = range one.Seg {
+		f.addSegment(row)
 	}
 	if row.err != nil {
 		return nil, row.err
@@ -140,6 +140,21 @@ func (f *Facts) addExtents(row *row, segments []map[string]string) {
 			f.free = append(f.free, span{extent: e})
 		} else {
 			f.used = append(f.used, span{extent: e, owner: string(identity(f.UUID, row.uuid("lv_uuid")))})
+		}
+	}
+}
+
+// addSegment adds a segment of a thin volume, or of a volume that pvmove has locked.
+func (f *Facts) addSegment(row *row) {
+	id := identity(f.UUID, row.uuid("lv_uuid"))
+	if row.text("thin_id") != "" {
+		f.thin[id] = row.number("thin_id")
+		return
+	}
+	for device := range strings.SplitSeq(row.fields["devices"], ",") {
+		name, _, _ := strings.Cut(device, "(")
+		if name = strings.Trim(name, "[]"); ofPvmove(name) {
+			f.onMove[name] = append(f.onMove[name], f.names[id])
 		}
 	}
 }
