@@ -188,8 +188,9 @@ func (r *Records) File(uuid volume.UUID) string {
 }
 
 // Get returns a volume's record. An error means that the record is unknown, not that there is none.
-// A record that an operator has removed does not exist any more, also while flexd runs. A record
-// that could not be written is written in the background.
+// A record that an operator has removed does not exist any more, also while flexd runs; while the whole
+// directory is missing, the known ones are valid: its disk may only be unmounted. A record that could not be
+// written is written in the background.
 func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 	r.mu.Lock()
 	rec, ok := r.known[uuid]
@@ -199,7 +200,7 @@ func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 	}
 	r.mu.Unlock()
 	if ok && !unwritten {
-		if _, err := os.Lstat(r.File(rec.UUID)); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(r.File(rec.UUID)); errors.Is(err, fs.ErrNotExist) && r.exists() {
 			r.mu.Lock()
 			delete(r.known, uuid)
 			r.mu.Unlock()
@@ -229,6 +230,12 @@ func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 		r.mu.Unlock()
 	}
 	return r.facts(rec), nil
+}
+
+// exists reports whether the directory of the records exists.
+func (r *Records) exists() bool {
+	_, err := os.Stat(r.dir)
+	return err == nil
 }
 
 func (r *Records) facts(rec Record) volume.RecordFacts {
@@ -319,9 +326,17 @@ func (r *Records) putAgain(uuid volume.UUID) {
 	rec := r.known[uuid]
 	_, unwritten := r.unwritten[uuid]
 	r.mu.Unlock()
-	if unwritten {
-		_ = r.write(rec)
+	if !unwritten {
+		return
 	}
+	if old, err := r.read(r.File(uuid)); err == nil && old.State == stateSeen { // its directory was only away
+		for _, name := range old.names() {
+			if !slices.Contains(rec.names(), name) {
+				rec.Also = append(rec.Also, name)
+			}
+		}
+	}
+	_ = r.write(rec)
 }
 
 // begin waits until nothing else writes the record of a volume, and returns the function that

@@ -122,3 +122,51 @@ func TestRecordNewer(t *testing.T) {
 		t.Errorf("got %q", r.Problems())
 	}
 }
+
+// The directory of the records is away for a while: no record loses an earlier name of its volume, whether it was read
+// before or not.
+func TestRecordsAway(t *testing.T) {
+	for name, known := range map[string]bool{"read before": true, "not read before": false} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "formats")
+			r, err := OpenRecords(dir, boot, up)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, b := volume.Name{VG: "ga", LV: "w"}, volume.Name{VG: "gb", LV: "w"}
+			if err := errors.Join(r.Seen("u", b, "ext4", 1), r.Renamed("u", a, true)); err != nil {
+				t.Fatal(err)
+			}
+			if !known {
+				if r, err = OpenRecords(dir, boot, up); err != nil {
+					t.Fatal(err)
+				}
+				delete(r.known, "u")
+			}
+			if err := os.Rename(dir, dir+".away"); err != nil {
+				t.Fatal(err)
+			}
+			if facts, err := r.Get("u"); known && (err != nil || facts.State != volume.Seen || facts.Name != a) {
+				t.Errorf("got %+v, %v", facts, err)
+			}
+			if r.Seen("u", a, "ext4", 1) == nil {
+				t.Error("no error without the directory")
+			}
+			if err := os.Rename(dir+".away", dir); err != nil {
+				t.Fatal(err)
+			}
+			for end := time.Now().Add(10 * time.Second); len(r.Problems()) > 0 && time.Now().Before(end); {
+				time.Sleep(10 * time.Millisecond)
+			}
+			for _, n := range []volume.Name{a, b} {
+				if uuid, _, err := r.Named(n); uuid != "u" || err != nil {
+					t.Errorf("%s: got %q, %v; problems: %q", n, uuid, err, r.Problems())
+				}
+			}
+			text, err := os.ReadFile(r.File("u"))
+			if err != nil || !strings.Contains(string(text), "gb/w") {
+				t.Errorf("got %s, %v", text, err)
+			}
+		})
+	}
+}
