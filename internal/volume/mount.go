@@ -127,12 +127,12 @@ func (p *planner) prepare(calls []Call) (string, bool) {
 // record plans the format record of a mounted volume that has none: stateDir may have been lost, or restored from a
 // backup, since its first mount.
 func (p *planner) record() {
-	live := p.live()
-	if live == nil || live.Owner != Ours || len(p.w.Calls) > 0 || p.h.LV.Presence != Present || p.h.LV.Pending || p.h.Device.Activity != Active || p.h.Device.Unlocked {
+	i := slices.IndexFunc(p.h.Mounts, func(m Mount) bool { return m.Owner == Ours && !slices.Contains(p.unmounts, m.Dir) })
+	if i < 0 || len(p.w.Calls) > 0 || p.h.LV.Presence != Present || p.h.LV.Pending || p.h.Device.Activity != Active || p.h.Device.Unlocked {
 		return
 	}
 	if p.h.Record == NoRecord || p.h.Record == Formatting {
-		p.add(Step{Kind: RecordSeen, FSType: live.Type})
+		p.add(Step{Kind: RecordSeen, FSType: p.h.Mounts[i].Type})
 	}
 }
 

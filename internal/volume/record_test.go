@@ -61,7 +61,7 @@ func TestRecordOfMounted(t *testing.T) {
 			Device:  Device{Activity: Active},
 			Record:  c.record,
 			Targets: map[string]TargetState{dir: {This: true}},
-			Mounts:  []Mount{{Dir: dir, Type: "xfs", Owner: c.owner, Kind: Published}},
+			Mounts:  []Mount{{Dir: "/bind", Type: "xfs", Owner: Elsewhere}, {Dir: dir, Type: "xfs", Owner: c.owner, Kind: Published}},
 		}
 		v := Plan(Want{Claims: []Claim{{Kind: Published, Dir: dir, Phase: Held}}}, h)
 		if got := len(v.Steps) == 1 && v.Steps[0].Kind == RecordSeen && v.Steps[0].FSType == "xfs"; got != c.want || len(v.Steps) > 1 {
