@@ -199,13 +199,11 @@ func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 		r.startRetry()
 	}
 	r.mu.Unlock()
-	if ok && !unwritten {
-		if _, err := os.Lstat(r.File(rec.UUID)); errors.Is(err, fs.ErrNotExist) && r.exists() {
-			r.mu.Lock()
-			delete(r.known, uuid)
-			r.mu.Unlock()
-			return volume.RecordFacts{State: volume.NoRecord}, nil
-		}
+	if ok && !unwritten && r.removed(r.File(rec.UUID)) {
+		r.mu.Lock()
+		delete(r.known, uuid)
+		r.mu.Unlock()
+		return volume.RecordFacts{State: volume.NoRecord}, nil
 	}
 	if !ok {
 		var err error
@@ -232,10 +230,22 @@ func (r *Records) Get(uuid volume.UUID) (volume.RecordFacts, error) {
 	return r.facts(rec), nil
 }
 
-// exists reports whether the directory of the records exists.
-func (r *Records) exists() bool {
-	_, err := os.Stat(r.dir)
-	return err == nil
+// removed reports whether the file of a record was removed. It was not if the whole directory is missing, which
+// Problems reports from then on. Both are asked of one directory, since another may replace it meanwhile.
+func (r *Records) removed(path string) bool {
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	dir, err := os.OpenRoot(r.dir)
+	if err != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.unread[r.dir] = err
+		return false
+	}
+	defer dir.Close()
+	_, err = dir.Lstat(filepath.Base(path))
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 func (r *Records) facts(rec Record) volume.RecordFacts {
@@ -329,8 +339,13 @@ func (r *Records) putAgain(uuid volume.UUID) {
 	if !unwritten {
 		return
 	}
-	if old, err := r.read(r.File(uuid)); err == nil && old.State == stateSeen { // its directory was only away
-		for _, name := range old.names() {
+	// If its directory was only away, the record there may have names that were not read.
+	if old, err := r.read(r.File(uuid)); err == nil && old.State == stateSeen {
+		keep := old.Also
+		if rec.Birth != 0 && old.VG != rec.VG { // a file that was moved to another group
+			keep = old.names()
+		}
+		for _, name := range keep {
 			if !slices.Contains(rec.names(), name) {
 				rec.Also = append(rec.Also, name)
 			}

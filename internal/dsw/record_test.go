@@ -148,6 +148,8 @@ func TestRecordsAway(t *testing.T) {
 			}
 			if facts, err := r.Get("u"); known && (err != nil || facts.State != volume.Seen || facts.Name != a) {
 				t.Errorf("got %+v, %v", facts, err)
+			} else if known && len(r.Problems()) != 1 {
+				t.Errorf("problems: %q", r.Problems())
 			}
 			if r.Seen("u", a, "ext4", 1) == nil {
 				t.Error("no error without the directory")
@@ -168,5 +170,32 @@ func TestRecordsAway(t *testing.T) {
 				t.Errorf("got %s, %v", text, err)
 			}
 		})
+	}
+}
+
+// A name that a volume has lost is free, also if its record could not be written for a while.
+func TestRecordRenamedAway(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "formats")
+	r, err := OpenRecords(dir, boot, up)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := volume.Name{VG: "vg0", LV: "a"}, volume.Name{VG: "vg0", LV: "b"}
+	if err := errors.Join(r.Seen("u", a, "ext4", 1), os.Rename(dir, dir+".away")); err != nil {
+		t.Fatal(err)
+	}
+	if r.Renamed("u", b, false) == nil {
+		t.Error("no error without the directory")
+	}
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); len(r.Problems()) > 0 && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for name, want := range map[volume.Name]volume.UUID{a: "", b: "u"} {
+		if uuid, _, err := r.Named(name); uuid != want || err != nil {
+			t.Errorf("%s: got %q, %v", name, uuid, err)
+		}
 	}
 }
