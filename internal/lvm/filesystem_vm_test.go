@@ -22,6 +22,9 @@ import (
 // The content of volumes: this package makes and finds the devices; package mount reads, formats, mounts and
 // grows them.
 
+// created is the uuid of a volume that flexd created.
+const created volume.UUID = "created"
+
 // A user is a lab with the operations of a lane.
 type user struct {
 	*lab
@@ -51,7 +54,7 @@ func (u *user) active(name string) volume.Device {
 
 func (u *user) probe(d volume.Device, at string) volume.FS {
 	u.Helper()
-	fs, err := u.Probe(u.Context(), u.lock, d, at, true, "")
+	fs, err := u.Probe(u.Context(), u.lock, d, at, created, "")
 	if err != nil {
 		u.Fatal(err)
 	}
@@ -259,7 +262,7 @@ func snapshots(u *user) {
 	if err := u.Unmount(u.Context(), u.lock, dir, d.Number, true); !errors.Is(err, mount.ErrUnwritten) {
 		u.Errorf("umount: got %v", err)
 	}
-	if fs, err := u.Probe(u.Context(), u.lock, d, "", true, ""); err == nil {
+	if fs, err := u.Probe(u.Context(), u.lock, d, "", created, ""); err == nil {
 		u.Errorf("probe: got %+v", fs)
 	}
 	d.Unsound = "" // what Device says of any snapshot
@@ -317,7 +320,7 @@ func recycledExtents(u *user) {
 	if err != nil || !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) {
 		u.Errorf("the extents are not the old volume's, the test proves nothing (%v)", err)
 	}
-	if err := u.Format(u.Context(), u.lock, mount.Formatting{Device: d, Type: "ext4", Created: true}, func() error { return nil }); err != nil {
+	if err := u.Format(u.Context(), u.lock, mount.Formatting{Device: d, Type: "ext4", Created: created}, func() error { return nil }); err != nil {
 		u.Error(err)
 	}
 }
@@ -345,7 +348,7 @@ func missingPart(u *user) {
 			}
 			if target == "error" {
 				now.Unsound, now.Unusable = "", false
-				if fs, err := u.Probe(u.Context(), u.lock, now, "", true, ""); err == nil {
+				if fs, err := u.Probe(u.Context(), u.lock, now, "", created, ""); err == nil {
 					u.Errorf("%s at %d: got %+v", target, start, fs)
 				}
 			}
@@ -377,7 +380,7 @@ func fullPool(u *user) {
 			u.Fatalf("%s was made without room for it", fsType)
 		}
 		u.Log(err)
-		if fs, err := u.Probe(u.Context(), u.lock, d, "", true, ""); err == nil && fs.Content == volume.Filesystem {
+		if fs, err := u.Probe(u.Context(), u.lock, d, "", created, ""); err == nil && fs.Content == volume.Filesystem {
 			u.Errorf("%s: got %+v", fsType, fs)
 		}
 	}
@@ -499,7 +502,7 @@ func TestVMReshape(t *testing.T) {
 		{"", "ext4", "input/output error"},
 	} {
 		d.Reshaped = c.reshaped
-		fs, err := u.Probe(t.Context(), u.lock, d, "", false, c.seen)
+		fs, err := u.Probe(t.Context(), u.lock, d, "", "", c.seen)
 		if c.says != "" {
 			is(t, err, nil, c.says)
 		} else if err != nil || fs.Content != volume.Filesystem || fs.Type != c.seen {

@@ -234,7 +234,7 @@ func TestVMExtendBlank(t *testing.T) {
 	}
 	probe := func() volume.Content {
 		t.Helper()
-		fs, err := mount.Ops{Runner: l.Runner}.Probe(t.Context(), l.lock, l.activate(l.present("new")), "", true, "")
+		fs, err := mount.Ops{Runner: l.Runner}.Probe(t.Context(), l.lock, l.activate(l.present("new")), "", created, "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -78,7 +78,7 @@ func proveBlank(d volume.Device, e coverage) (*finding, coverage, error) {
 	})
 	if found != nil {
 		err = nil
-		if f := recognize(d); f != nil {
+		if f := recognize(d, func([]byte) bool { return false }); f != nil {
 			found = f
 		}
 	}
@@ -171,8 +171,8 @@ func firstNonZero(b []byte) int {
 }
 
 // recognize checks whether the data belongs to a filesystem without its primary superblock: this
-// tells the owner more than the first byte.
-func recognize(d volume.Device) *finding {
+// tells the owner more than the first byte. It ignores the superblocks that ignore selects.
+func recognize(d volume.Device, ignore func(superblock []byte) bool) *finding {
 	dev, err := openDevice(d, 0)
 	if err != nil {
 		return nil
@@ -192,7 +192,7 @@ func recognize(d volume.Device) *finding {
 			continue
 		}
 		for _, i := range []int64{0, 1024} {
-			if t := superblockType(buf[i:]); t != "" {
+			if t := superblockType(buf[i:]); t != "" && !ignore(buf[i:]) {
 				return &finding{offset: from + i, what: "a backup superblock of " + t}
 			}
 		}

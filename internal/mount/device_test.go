@@ -104,7 +104,7 @@ func TestChangedDevice(t *testing.T) {
 	} {
 		d := r.dev
 		change(&d)
-		if _, err := r.Probe(t.Context(), r.lock, d, "", true, ""); !errors.Is(err, ErrChanged) {
+		if _, err := r.Probe(t.Context(), r.lock, d, "", created, ""); !errors.Is(err, ErrChanged) {
 			t.Errorf("probe: got %v", err)
 		}
 		if err := r.Format(t.Context(), r.lock, Formatting{Device: d, Type: "ext4"}, yes); !errors.Is(err, ErrChanged) {

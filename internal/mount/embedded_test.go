@@ -36,7 +36,7 @@ func TestEmbeddedOptions(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r.sh(append(slices.Clone(tt.tool), r.dev.Path)...)
-			_, probed := r.Probe(t.Context(), r.lock, r.dev, "", true, "")
+			_, probed := r.Probe(t.Context(), r.lock, r.dev, "", created, "")
 			mounted := r.Mount(t.Context(), r.lock, firstOf(clean), yes)
 			for _, err := range []error{probed, mounted} {
 				var refusal *Refusal

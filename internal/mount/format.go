@@ -2,6 +2,7 @@ package mount
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -142,6 +143,9 @@ func mkfsArgs(f Formatting, size int64) []string {
 	argv := slices.Concat(makers[f.Type].argv, f.Opts)
 	switch f.Type {
 	case "ext4":
+		if f.Created != "" {
+			argv = slices.Insert(argv, len(makers["ext4"].argv), "-U", ext4UUID(f.Created))
+		}
 		// The default journal is too small to grow these while they are mounted (ext4Credits).
 		// They get the journal size of the next larger ones.
 		if 30<<20 <= size && size < 32<<20 && !slices.ContainsFunc(f.Opts, func(o string) bool { return o == "-J" || o == "-b" || o == "-T" }) {
@@ -157,6 +161,14 @@ func mkfsArgs(f Formatting, size int64) []string {
 		argv = append(argv, strconv.FormatInt(size>>10, 10)+"k")
 	}
 	return argv
+}
+
+// ext4UUID returns the UUID of the filesystem that flexd makes on a volume. It identifies the backup
+// superblocks of an interrupted mkfs.
+func ext4UUID(created volume.UUID) string {
+	id := sha256.Sum256([]byte("ext4 of flexd on " + created))
+	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80 // version 8: the rest is free
+	return uuidText(id[:16])
 }
 
 // mountable checks that blkid recognizes a new filesystem as its type, and that the kernel mounts
@@ -228,11 +240,11 @@ func deviceProblem(d volume.Device) string {
 func mayFormat(dev *os.File, f Formatting) (coverage, error) {
 	var why string
 	var err error
-	blank := coverageOf(f.Created)
+	blank := coverageOf(f.Created != "")
 	if f.Repeat {
 		var s signature
 		if s, err = identify(dev); err == nil {
-			why, err = notLeftoverReason(dev, f.Device, s)
+			why, err = notLeftoverReason(dev, f.Device, f.Created, s)
 		}
 		blank = coverage{} // data beyond the spans need not be blank
 	} else {
@@ -262,10 +274,11 @@ func notBlank(dev *os.File, d volume.Device, e coverage) (string, coverage, erro
 }
 
 // notLeftoverReason returns why the contents of a device cannot be the remains of an
-// interrupted mkfs; "" = they can. mkfs.ext4 and mkfs.btrfs write their superblocks last,
-// mkfs.xfs marks its superblock first. None of them writes into the first kilobyte, or
-// blocks full of data: their writes before the end are nearly all zeros.
-func notLeftoverReason(dev *os.File, d volume.Device, s signature) (string, error) {
+// interrupted mkfs; "" = they can. mkfs.btrfs writes its superblocks last, mkfs.ext4 its primary
+// superblock after the backups, which have the UUID of the volume's mkfs; mkfs.xfs marks its
+// superblock first. None of them writes into the first kilobyte, or blocks full of data: their
+// writes before the end are nearly all zeros.
+func notLeftoverReason(dev *os.File, d volume.Device, created volume.UUID, s signature) (string, error) {
 	unfinished := false
 	if s.Type == "xfs" && s.ours() {
 		sb, err := readSuperblock(dev, "xfs")
@@ -276,6 +289,9 @@ func notLeftoverReason(dev *os.File, d volume.Device, s signature) (string, erro
 	}
 	if !s.none() && !unfinished {
 		return describe(dev, s), nil
+	}
+	own := func(superblock []byte) bool {
+		return created != "" && superblockType(superblock) == "ext4" && uuidText(superblock[104:120]) == ext4UUID(created)
 	}
 	var found *finding
 	_, err := walk(d, coverageOf(false), func(b []byte, off int64) error {
@@ -289,7 +305,7 @@ func notLeftoverReason(dev *os.File, d volume.Device, s signature) (string, erro
 				found = &finding{offset: at + int64(first)}
 			default:
 				for _, k := range []int{0, 1024} {
-					if t := superblockType(block[min(k, len(block)):]); t != "" {
+					if t := superblockType(block[min(k, len(block)):]); t != "" && !own(block[k:]) {
 						found = &finding{offset: at + int64(k), what: "a backup superblock of " + t}
 					}
 				}
@@ -303,7 +319,7 @@ func notLeftoverReason(dev *os.File, d volume.Device, s signature) (string, erro
 	if found == nil {
 		return "", err
 	}
-	if f := recognize(d); f != nil && !unfinished {
+	if f := recognize(d, own); f != nil && !unfinished {
 		found = f
 	}
 	return found.String(), nil

@@ -49,7 +49,7 @@ func TestMinSize(t *testing.T) {
 		r := newRig(t, MinSize(fsType))
 		r.format(fsType)
 		r = newRig(t, below)
-		err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: fsType, Created: true}, yes)
+		err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: fsType, Created: created}, yes)
 		if want := map[string]string{"ext4": "has only 1088 KiB"}[fsType]; err == nil || !strings.Contains(err.Error(), cmp.Or(want, "exit status 1: ")) || len(err.Error()) > 300 {
 			t.Errorf("%s of %d bytes: %v", fsType, below, err)
 		}
@@ -72,7 +72,7 @@ func TestMkfsReason(t *testing.T) {
 	} {
 		r := newRig(t, row.size)
 		need(t, "mkfs."+row.fs)
-		err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: row.fs, Opts: strings.Fields(row.opts), Created: true}, yes)
+		err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: row.fs, Opts: strings.Fields(row.opts), Created: created}, yes)
 		if text := fmt.Sprint(err); err == nil || !strings.Contains(text, row.want) || len(text) > 300 ||
 			strings.Contains(text, "Usage") || strings.Contains(text, "Valid extended") || strings.Contains(text, "NOTE") {
 			t.Errorf("%s %s: %v", row.fs, row.opts, err)
@@ -86,7 +86,7 @@ func TestFormatUnmountable(t *testing.T) {
 	for fsType, opts := range map[string]string{"ext4": "-b 65536", "xfs": "-m crc=0", "btrfs": "-s 65536"} {
 		need(t, "mkfs."+fsType)
 		r := newRig(t, 320*mib)
-		f := Formatting{Device: r.dev, Type: fsType, Opts: strings.Fields(opts), Created: true, Record: r.record()}
+		f := Formatting{Device: r.dev, Type: fsType, Opts: strings.Fields(opts), Created: created, Record: r.record()}
 		err := r.Format(t.Context(), r.lock, f, yes)
 		t.Logf("%s %s: %v", fsType, opts, err)
 		if err == nil { // a newer kernel
@@ -100,7 +100,7 @@ func TestFormatUnmountable(t *testing.T) {
 		if fs := r.probe(""); fs.Content != volume.Blank {
 			t.Errorf("%s: %+v", fsType, fs)
 		}
-		if err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: fsType, Created: true}, yes); err != nil {
+		if err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: fsType, Created: created}, yes); err != nil {
 			t.Errorf("%s without options: %v", fsType, err)
 		}
 	}
@@ -113,46 +113,49 @@ func TestFormatUnmountable(t *testing.T) {
 // and there is no data of an owner.
 func TestFormatRepeat(t *testing.T) {
 	for _, row := range []struct {
-		fs   string
-		size int64
-		cut  func(r *rig)
+		name, fs string
+		opts     []string
+		size     int64
+		cut      func(r *rig)
 	}{
-		{"ext4", 64 * mib, func(r *rig) { r.write(make([]byte, 2*4096), 0) }},
-		{"xfs", 320 * mib, func(r *rig) {
+		{"ext4", "ext4", []string{"-b", "4096"}, 64 * mib, func(r *rig) { r.write(make([]byte, 2*4096), 0) }},
+		{"ext4 with backups", "ext4", []string{"-b", "1024", "-E", "lazy_itable_init=0,lazy_journal_init=0"}, 64 * mib, func(r *rig) { r.write(make([]byte, 2*1024), 0) }},
+		{"xfs", "xfs", nil, 320 * mib, func(r *rig) {
 			sector := r.read(512, 0)
 			sector[126] = 1 // in progress
 			copy(sector[224:], make([]byte, 4))
 			binary.LittleEndian.PutUint32(sector[224:], crc32.Checksum(sector, crc32.MakeTable(crc32.Castagnoli)))
 			r.write(sector, 0)
 		}},
-		{"btrfs", 128 * mib, func(r *rig) {
+		{"btrfs", "btrfs", nil, 128 * mib, func(r *rig) {
 			r.write([]byte("!BHRfS_M"), 64<<10+64)
 			r.write(make([]byte, 4096), 64*mib)
 		}},
 	} {
-		t.Run(row.fs, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, row.size)
 			need(t, "mkfs."+row.fs)
-			opts := map[string][]string{"ext4": {"-b", "4096"}}[row.fs]
+			first := Formatting{Device: r.dev, Type: row.fs, Created: created, Opts: row.opts}
+			again := first
+			again.Repeat = true
 			cut := func() {
 				r.sh("wipefs", "-q", "-a", r.dev.Path)
 				r.sh("blkdiscard", "-z", r.dev.Path)
-				r.format(row.fs, opts...)
+				if err := r.Format(t.Context(), r.lock, first, yes); err != nil {
+					t.Fatal(err)
+				}
 				row.cut(r)
-				fs, err := r.Probe(t.Context(), r.lock, r.dev, "", true, "")
+				fs, err := r.Probe(t.Context(), r.lock, r.dev, "", created, "")
 				if err != nil || fs.Content != volume.ForeignContent || !fs.Leftover {
 					t.Fatalf("probe: %+v, %v", fs, err)
 				}
 			}
 			cut()
 			var refusal *Refusal
-			first := Formatting{Device: r.dev, Type: row.fs, Created: true}
 			if err := r.Format(t.Context(), r.lock, first, yes); !errors.As(err, &refusal) {
 				t.Fatalf("first: got %v", err)
 			}
-			again := first
-			again.Repeat = true
 			r.write([]byte(strings.Repeat("an owner's row of data; ", 50)), 20*mib)
 			if err := r.Format(t.Context(), r.lock, again, yes); !errors.As(err, &refusal) || !strings.Contains(refusal.What, "offset 20971520") {
 				t.Errorf("with data: got %v", err)
@@ -216,7 +219,7 @@ func TestFormatFails(t *testing.T) {
 	} {
 		mkfs(row.script)
 		record := filepath.Join(r.dir, "record")
-		err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Created: true, Record: record}, func() error {
+		err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Created: created, Record: record}, func() error {
 			if row.gate == nil {
 				r.record()
 			}
@@ -234,7 +237,7 @@ func TestFormatFails(t *testing.T) {
 	// mkfs is repeated over it.
 	mkfs("mkswap -q $D >/dev/null 2>&1; exit 1")
 	record := r.record()
-	err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Created: true, Record: record}, yes)
+	err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Created: created, Record: record}, yes)
 	if err == nil || !strings.Contains(err.Error(), "swap") {
 		t.Errorf("got %v", err)
 	}
@@ -258,7 +261,7 @@ func TestFormatFails(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 	}()
-	err = r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Created: true, Record: record}, yes)
+	err = r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Created: created, Record: record}, yes)
 	<-done
 	if other == nil {
 		t.Fatal("the device was not opened exclusively")
@@ -311,7 +314,7 @@ exit 1`)
 			wrote <- err
 		}()
 		record := r.record()
-		err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Created: true, Record: record}, yes)
+		err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4", Created: created, Record: record}, yes)
 		if err == nil || !strings.HasSuffix(err.Error(), "wrong options") {
 			t.Fatalf("%s: %v", name, err)
 		}

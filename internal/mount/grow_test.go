@@ -154,7 +154,7 @@ func TestRenamedBtrfs(t *testing.T) {
 	if err := other.Grow(t.Context(), other.lock, other.dev, "btrfs", dir); !errors.Is(err, ErrForeign) && !errors.Is(err, ErrChanged) {
 		t.Errorf("grow: got %v", err)
 	}
-	if fs, err := other.Probe(t.Context(), other.lock, other.dev, dir, true, ""); err == nil {
+	if fs, err := other.Probe(t.Context(), other.lock, other.dev, dir, created, ""); err == nil {
 		t.Errorf("probe: got %+v", fs)
 	}
 	r.sh("btrfs", "device", "scan", r.dev.Path)

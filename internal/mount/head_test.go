@@ -46,7 +46,7 @@ func TestLabelsInFiles(t *testing.T) {
 			if s, err := identify(dev); err != nil || s.ours() == row.found {
 				t.Fatalf("blkid: %+v, %v", s, err)
 			}
-			got, err := r.Probe(t.Context(), r.lock, r.dev, "", true, row.fs)
+			got, err := r.Probe(t.Context(), r.lock, r.dev, "", created, row.fs)
 			if err != nil || got.Content != volume.Filesystem || got.Type != row.fs {
 				t.Errorf("with the label in files: %+v, %v", got, err)
 			}
@@ -58,14 +58,14 @@ func TestLabelsInFiles(t *testing.T) {
 				copy(iso[2048:], "\xffCD001\x01")
 				was := r.read(len(iso), 32<<10)
 				r.write(iso, 32<<10)
-				if got, err := r.Probe(t.Context(), r.lock, r.dev, "", true, row.fs); err != nil || got.Content != volume.Filesystem {
+				if got, err := r.Probe(t.Context(), r.lock, r.dev, "", created, row.fs); err != nil || got.Content != volume.Filesystem {
 					t.Errorf("with a label in block 8: %+v, %v", got, err)
 				}
 				r.write(was, 32<<10)
 			}
 
 			r.write(zfsLabel(), 8<<10)
-			got, err = r.Probe(t.Context(), r.lock, r.dev, "", true, row.fs)
+			got, err = r.Probe(t.Context(), r.lock, r.dev, "", created, row.fs)
 			if err != nil || got.Content != volume.ForeignContent || !strings.Contains(got.What, "zfs_member") {
 				t.Errorf("a ZFS pool: %+v, %v", got, err)
 			}

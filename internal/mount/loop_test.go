@@ -89,7 +89,7 @@ func TestUnreadableHead(t *testing.T) {
 	if err := os.Truncate(r.file, 0); err != nil { // the loop device keeps its size: reads fail
 		t.Fatal(err)
 	}
-	if fs, err := r.Probe(t.Context(), r.lock, r.dev, "", true, ""); err == nil {
+	if fs, err := r.Probe(t.Context(), r.lock, r.dev, "", created, ""); err == nil {
 		t.Errorf("probe: got %+v", fs)
 	}
 	if err := r.Format(t.Context(), r.lock, Formatting{Device: r.dev, Type: "ext4"}, yes); err == nil {

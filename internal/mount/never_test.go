@@ -132,14 +132,14 @@ func TestNeverFormat(t *testing.T) {
 					continue
 				}
 				record := r.record()
-				again := Formatting{Device: r.dev, Type: fsType, Repeat: true, Created: true, Record: record}
+				again := Formatting{Device: r.dev, Type: fsType, Repeat: true, Created: created, Record: record}
 				if err := r.Format(t.Context(), r.lock, again, yes); !errors.As(err, &refusal) {
 					t.Fatalf("repeat of %s: got %v", fsType, err)
 				}
 				if _, err := os.Stat(record); err != nil {
 					t.Errorf("repeat of %s: %v", fsType, err)
 				}
-				if fs, err := r.Probe(t.Context(), r.lock, r.dev, "", true, ""); err != nil || fs.Leftover {
+				if fs, err := r.Probe(t.Context(), r.lock, r.dev, "", created, ""); err != nil || fs.Leftover {
 					t.Errorf("probe: %+v, %v", fs, err)
 				}
 			}

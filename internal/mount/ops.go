@@ -33,15 +33,15 @@ type Ops struct {
 type probeArg struct {
 	Device  volume.Device `json:"device"`
 	At      string        `json:"at,omitempty"`
-	Created bool          `json:"created,omitempty"`
+	Created volume.UUID   `json:"created,omitempty"`
 	Seen    string        `json:"seen,omitempty"`
 }
 
 // Probe returns the contents of a device. mountedAt is a directory where the device is mounted, or "":
-// Probe queries a mounted filesystem, and reads an unmounted device. created reports that flexd created
-// the volume; Probe reads more of other volumes. seen is the filesystem that flexd has seen on the device
+// Probe queries a mounted filesystem, and reads an unmounted device. created is the uuid of a volume that flexd
+// created, otherwise ""; Probe reads more of other volumes. seen is the filesystem that flexd has seen on the device
 // before: its files may contain other signatures.
-func (o Ops) Probe(ctx context.Context, lock string, d volume.Device, mountedAt string, created bool, seen string) (volume.FS, error) {
+func (o Ops) Probe(ctx context.Context, lock string, d volume.Device, mountedAt string, created volume.UUID, seen string) (volume.FS, error) {
 	var fs volume.FS
 	err := Ask(ctx, o.Runner, run.Cmd{
 		Step:     "probe",
@@ -61,7 +61,7 @@ type Formatting struct {
 	Type    string        `json:"type"`
 	Opts    []string      `json:"opts,omitempty"`
 	Repeat  bool          `json:"repeat,omitempty"`  // over the remains of an mkfs of Type that was interrupted by a crash
-	Created bool          `json:"created,omitempty"` // flexd created the volume
+	Created volume.UUID   `json:"created,omitempty"` // the uuid of a volume that flexd created
 	Record  string        `json:"record,omitempty"`  // the path of the format record
 	Memory  int64         `json:"memory,omitempty"`  // set by Format
 }

@@ -24,7 +24,7 @@ func TestFormatOtherType(t *testing.T) {
 	const old = "-O ^extent,^huge_file,^flex_bg,^dir_nlink,^extra_isize,^metadata_csum,^64bit"
 	for name, opts := range map[string]string{"ext3": old, "ext2": old + ",^has_journal"} {
 		r := newRig(t, 64*mib)
-		f := Formatting{Device: r.dev, Type: "ext4", Opts: strings.Fields(opts), Created: true, Record: r.record()}
+		f := Formatting{Device: r.dev, Type: "ext4", Opts: strings.Fields(opts), Created: created, Record: r.record()}
 		err := r.Format(t.Context(), r.lock, f, yes)
 		if err == nil || !strings.Contains(err.Error(), "makes "+name+", not ext4; use other options") {
 			t.Errorf("%s: %v", name, err)
@@ -69,7 +69,7 @@ func TestBtrfsDevices(t *testing.T) {
 	}
 	r.unmount(dir)
 	for _, d := range []*rig{r, second} {
-		_, err := d.Probe(t.Context(), d.lock, d.dev, "", true, "")
+		_, err := d.Probe(t.Context(), d.lock, d.dev, "", created, "")
 		refused(d.dev, err)
 		r.sh("btrfs", "device", "scan", second.dev.Path)
 		err = d.Mount(t.Context(), d.lock, MountSpec{Device: d.dev, FSType: "btrfs", Dir: d.mkdir("more"), First: true}, yes)

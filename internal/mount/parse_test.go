@@ -103,7 +103,7 @@ func TestDataInTheMiddle(t *testing.T) {
 	if fs := r.probe(""); fs.Content != volume.Blank {
 		t.Errorf("the sample has it: %+v", fs)
 	}
-	fs, err := r.Probe(t.Context(), r.lock, r.dev, "", false, "")
+	fs, err := r.Probe(t.Context(), r.lock, r.dev, "", "", "")
 	if err != nil || fs.Content != volume.ForeignContent || !strings.Contains(fs.What, "offset 269135456") {
 		t.Errorf("%+v, %v", fs, err)
 	}

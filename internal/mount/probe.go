@@ -51,7 +51,7 @@ func content(dev *os.File, a probeArg) (volume.FS, error) {
 	}
 	switch {
 	case s.none():
-		found, _, err := proveBlank(a.Device, coverageOf(a.Created))
+		found, _, err := proveBlank(a.Device, coverageOf(a.Created != ""))
 		switch {
 		case err != nil:
 			return volume.FS{}, err
@@ -92,10 +92,10 @@ func content(dev *os.File, a probeArg) (volume.FS, error) {
 // check whether they may be the remains of an interrupted mkfs.
 func foreign(dev *os.File, a probeArg, s signature, what string) (volume.FS, error) {
 	fs := volume.FS{Content: volume.ForeignContent, What: what}
-	if !a.Created {
+	if a.Created == "" {
 		return fs, nil
 	}
-	why, err := notLeftoverReason(dev, a.Device, s)
+	why, err := notLeftoverReason(dev, a.Device, a.Created, s)
 	fs.Leftover = why == "" && err == nil
 	if why != "" {
 		fs.What = why

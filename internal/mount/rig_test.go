@@ -27,6 +27,9 @@ import (
 
 const mib = 1 << 20
 
+// created is the uuid of a volume that flexd created.
+const created volume.UUID = "created"
+
 // Lock the main thread to the main goroutine: another locked goroutine ends its thread with it.
 func init() { runtime.LockOSThread() }
 
@@ -255,7 +258,7 @@ func (r *rig) unmount(dir string) {
 
 func (r *rig) probe(at string) volume.FS {
 	r.Helper()
-	fs, err := r.Probe(r.Context(), r.lock, r.dev, at, true, "")
+	fs, err := r.Probe(r.Context(), r.lock, r.dev, at, created, "")
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -41,7 +41,7 @@ func TestSmallSectors(t *testing.T) {
 			r.detach(r.dev.Path)
 			r.attach("-b", "4096")
 			l.Device = r.dev
-			_, perr := r.Probe(t.Context(), r.lock, r.dev, "", true, row.fsType)
+			_, perr := r.Probe(t.Context(), r.lock, r.dev, "", created, row.fsType)
 			merr := r.Mount(t.Context(), r.lock, l, yes)
 			if row.fits {
 				if perr != nil || merr != nil {

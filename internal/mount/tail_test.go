@@ -112,7 +112,7 @@ func TestSuperblocksInFiles(t *testing.T) {
 				if member && r.probe("").Content != volume.ForeignContent {
 					t.Errorf("without a record: %+v", r.probe(""))
 				}
-				got, err := r.Probe(t.Context(), r.lock, r.dev, "", true, fs.name)
+				got, err := r.Probe(t.Context(), r.lock, r.dev, "", created, fs.name)
 				if err != nil || got.Content != volume.Filesystem || got.Type != fs.name {
 					t.Fatalf("with its record: %+v, %v", got, err)
 				}
@@ -166,7 +166,7 @@ func TestMemberIsNoFilesystem(t *testing.T) {
 				r.format("ext4")
 			}
 			row.write(r)
-			fs, err := r.Probe(t.Context(), r.lock, r.dev, "", true, row.seen)
+			fs, err := r.Probe(t.Context(), r.lock, r.dev, "", created, row.seen)
 			if err != nil || fs.Content != volume.ForeignContent {
 				t.Errorf("%+v, %v", fs, err)
 			}

@@ -654,7 +654,7 @@ func TestDirectWrites(t *testing.T) {
 		}
 	}()
 	for range 5 {
-		fs, err := r.Probe(t.Context(), r.lock, r.dev, "", true, "")
+		fs, err := r.Probe(t.Context(), r.lock, r.dev, "", created, "")
 		if err != nil || fs.Use != volume.InUse {
 			t.Fatalf("got %v, %v", fs.Use, err)
 		}

@@ -153,7 +153,7 @@ func TestUnreadablePart(t *testing.T) {
 			}
 			r := table(t, lines...)
 			before := r.written()
-			if fs, err := r.Probe(t.Context(), r.lock, r.dev, "", true, ""); err == nil {
+			if fs, err := r.Probe(t.Context(), r.lock, r.dev, "", created, ""); err == nil {
 				t.Errorf("probe: got %+v", fs)
 			}
 			for _, repeat := range []bool{false, true} {
@@ -188,7 +188,7 @@ func TestUnreadableEnd(t *testing.T) {
 		r.write(binary.LittleEndian.AppendUint32(nil, c.blocks), 1024+4)
 		d := r.dev
 		d.Reshaped = c.reshaped
-		fs, err := r.Probe(t.Context(), r.lock, d, "", true, c.seen)
+		fs, err := r.Probe(t.Context(), r.lock, d, "", created, c.seen)
 		switch {
 		case c.says == "" && (err != nil || fs.Content != volume.Filesystem || fs.Type != c.seen):
 			t.Errorf("%+v: got %+v, %v", c, fs, err)
@@ -268,7 +268,7 @@ func TestNotTheDevice(t *testing.T) {
 	taken := now.dev
 	taken.Seq = old.dev.Seq
 	for _, d := range []volume.Device{old.dev, taken} {
-		if _, err := now.Probe(t.Context(), now.lock, d, "", true, ""); !errors.Is(err, ErrChanged) {
+		if _, err := now.Probe(t.Context(), now.lock, d, "", created, ""); !errors.Is(err, ErrChanged) {
 			t.Errorf("probe: got %v", err)
 		}
 		if err := now.Format(t.Context(), now.lock, Formatting{Device: d, Type: "ext4", Repeat: true}, yes); !errors.Is(err, ErrChanged) {

@@ -269,7 +269,7 @@ func (l *lane) inspect(ctx context.Context, h *volume.Have) error {
 	if h.Record == volume.Seen {
 		seen = h.RecordType
 	}
-	fs, err := l.n.Ops.Probe(ctx, l.lock, h.Device, at, h.LV.Created, seen)
+	fs, err := l.n.Ops.Probe(ctx, l.lock, h.Device, at, l.created(h), seen)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ func (l *lane) format(ctx context.Context, s volume.Step, c *call, h *volume.Hav
 	defer done()
 	f := mount.Formatting{
 		Device: h.Device, Type: s.FSType, Opts: c.asked.Options.MkfsOptions,
-		Repeat: s.Repeat, Created: h.LV.Created, Record: l.n.Records.File(l.uuid),
+		Repeat: s.Repeat, Created: l.created(h), Record: l.n.Records.File(l.uuid),
 	}
 	recorded := false
 	err = l.n.Ops.Format(ctx, l.lock, f, func() error {
@@ -40,6 +40,14 @@ func (l *lane) format(ctx context.Context, s volume.Step, c *call, h *volume.Hav
 		l.resolveTag(ctx, s, h)
 	}
 	return err
+}
+
+// created returns the volume's uuid if flexd created it.
+func (l *lane) created(h *volume.Have) volume.UUID {
+	if !h.LV.Created {
+		return ""
+	}
+	return l.uuid
 }
 
 // recordFormat makes durable that mkfs is about to run: on this node and, in a shared group, for

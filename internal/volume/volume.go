@@ -191,7 +191,7 @@ type FS struct {
 	Size    int64   `json:"size,omitempty"` // bytes; 0 = unknown
 	What    string  `json:"what,omitempty"` // the data found and its offset, or the error
 	// Leftover: ForeignContent may be the remains of an interrupted mkfs: no superblock, no
-	// backup superblock, nothing in the first kilobyte, no block full of data.
+	// backup superblock of another filesystem, nothing in the first kilobyte, no block full of data.
 	Leftover bool `json:"leftover,omitempty"`
 	Unclean  bool `json:"unclean,omitempty"` // fsck may have to read the whole filesystem
 	Checked  bool `json:"checked,omitempty"`
