@@ -54,7 +54,8 @@ func (l *life) firstLife() {
 	l.write(l.podDir(goes, "unwanted")+"/kept", kept, true)
 	l.write(l.podDir(stays, "wanted")+"/unsynced", unsynced, false)
 	if l.attach {
-		l.cutAt(late, "cut", func() bool { return l.record("cut") == volume.Formatting && l.stopMkfs() })
+		backups := host.Random(l.T).IntN(2) == 0
+		l.cutAt(late, "cut", func() bool { return l.record("cut") == volume.Formatting && l.stopMkfs("cut", backups) })
 	} else {
 		l.cutAt(late, "cut", func() bool { return host.Mounted(l.podDir(late, "cut")) })
 	}
