@@ -31,12 +31,16 @@ type creator struct {
 	gone   atomic.Bool // its device
 	ours   bool        // flexd created it
 	left   atomic.Bool // an interrupted creation has left its device
+	open   atomic.Bool // something has this device open
 	runs   atomic.Int32
 }
 
 func (p *creator) NoteLock(volume.UUID) {}
 
 func (p *creator) EndCreation(context.Context, string, volume.Name) error {
+	if p.open.Load() {
+		return volume.Errorf(volume.Busy, "it is open")
+	}
 	p.left.Store(false)
 	return nil
 }
@@ -361,12 +365,14 @@ func TestCreationIsNoted(t *testing.T) {
 	})
 }
 
-// The device of a creation whose command was killed is deactivated when no call waits for the volume.
+// The device of a creation whose command was killed is deactivated when no call waits for the volume. While
+// something has it open, status shows that flexd tries again.
 func TestCreationKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &creator{}
 		p.create = func() error {
 			p.left.Store(true)
+			p.open.Store(true)
 			return &run.ExitError{Step: "create", Argv: []string{"lvm"}, Code: -1, Signal: "SIGKILL"}
 		}
 		k := newCreating(t, p)
@@ -374,6 +380,12 @@ func TestCreationKilled(t *testing.T) {
 		if err := k.call(t.Context(), "1"); err == nil {
 			t.Error("no error")
 		}
+		k.n.lane("u", volume.Name{VG: "vg0", LV: "a"}) // as after a survey
+		time.Sleep(time.Minute)
+		if d := k.status(t); len(d.Plan) != 1 || !strings.HasPrefix(d.Plan[0], "deactivate what an interrupted creation has left (again in ") {
+			t.Errorf("while it is open: %q", d.Plan)
+		}
+		p.open.Store(false)
 		time.Sleep(time.Minute)
 		if p.left.Load() || len(k.store.Leases()) > 0 {
 			t.Errorf("active: %v, leases: %+v", p.left.Load(), k.store.Leases())

@@ -153,13 +153,18 @@ func claimView(c dsw.Claim, h *volume.Have) status.Claim {
 
 // addPlan adds the steps and refusals that follow from the last observation.
 func (l *lane) addPlan(s *status.VolumeDetail, w volume.Want, h volume.Have) {
+	again := ""
+	if left := time.Until(l.retry.next); left > 0 {
+		again = fmt.Sprintf(" (again in %s)", left.Round(time.Second))
+	}
+	if l.byName && w.Lease.Noted && len(w.Calls) == 0 {
+		s.Plan = append(s.Plan, "deactivate what an interrupted creation has left"+again)
+	}
 	v := volume.Plan(w, h)
 	for i, step := range v.Steps {
 		text := step.String()
 		if i == 0 && len(step.Calls) == 0 {
-			if left := time.Until(l.retry.next); left > 0 {
-				text += fmt.Sprintf(" (again in %s)", left.Round(time.Second))
-			}
+			text += again
 		}
 		s.Plan = append(s.Plan, text)
 	}

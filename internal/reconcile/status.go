@@ -92,7 +92,9 @@ func (n *Node) VolumeDetail(vg, lv string) (found status.VolumeDetail, ok bool) 
 			continue
 		}
 		r := 3
-		if h := n.Observer.Last(l.uuid); l.byName {
+		if _, noted := n.Store.Lease(l.uuid); l.byName && noted { // its creation has not ended
+			r = 4
+		} else if h := n.Observer.Last(l.uuid); l.byName {
 			r = 2
 		} else if h != nil && h.LV.Presence == volume.Absent {
 			r = 1
