@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 )
@@ -17,7 +18,7 @@ func (r *Records) Problems() []string {
 	for path, err := range r.unread {
 		switch {
 		case path == r.dir:
-			all = append(all, fmt.Sprintf("the format records in %s cannot be read: %v", path, err))
+			all = append(all, fmt.Sprintf("the format records in %s cannot be read: %v%s", path, err, directoryRemedy(err)))
 		case errors.As(err, new(*damagedError)):
 			all = append(all, fmt.Sprintf("format record %s is damaged: %v; if its volume is not mounted, it is not set up; remove the file after checking the volume's contents", path, err))
 		default:
@@ -32,6 +33,15 @@ func (r *Records) Problems() []string {
 	}
 	slices.Sort(all)
 	return all
+}
+
+// directoryRemedy returns the remedy if the directory of the records is missing. An empty one in its place would
+// count as the removal of all records, except at the start.
+func directoryRemedy(err error) string {
+	if !errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	return "; bring the filesystem of stateDir back; only if its records are lost, restart flexd"
 }
 
 // startRetry starts retry unless it runs. The caller holds r.mu.

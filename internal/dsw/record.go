@@ -398,7 +398,7 @@ func (r *Records) write(rec Record) error {
 			r.known[rec.UUID], r.unwritten[rec.UUID] = rec, err
 			r.hold(rec)
 		}
-		return fmt.Errorf("format record: %w", err)
+		return fmt.Errorf("format record: %w%s", err, directoryRemedy(err))
 	}
 	r.known[rec.UUID] = rec
 	r.hold(rec)

@@ -151,8 +151,8 @@ func TestRecordsAway(t *testing.T) {
 			} else if known && len(r.Problems()) != 1 {
 				t.Errorf("problems: %q", r.Problems())
 			}
-			if r.Seen("u", a, "ext4", 1) == nil {
-				t.Error("no error without the directory")
+			if err := r.Seen("u", a, "ext4", 1); err == nil || !strings.Contains(err.Error(), "bring the filesystem of stateDir back") {
+				t.Errorf("without the directory: %v", err)
 			}
 			if err := os.Rename(dir+".away", dir); err != nil {
 				t.Fatal(err)
