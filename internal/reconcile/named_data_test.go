@@ -125,11 +125,16 @@ func TestRemovedWithoutRecords(t *testing.T) {
 			works(t, e.M.Write(k.Dir(a)))
 			d, err := os.Readlink(filepath.Join(e.Config.RunDir, "dev/vg0/data"))
 			works(t, err)
-			e.Crash()
-			works(t, e.M.Umount(k.Dir(a)))
+			e.AtRest()
+			e.Crash() // a turn that an event of another test's device has begun may still go on
+			e.Eventually("unmounted", func() bool { return e.M.Umount(k.Dir(a)) == nil })
 			works(t, os.Remove(e.File("data")))
 			for _, dir := range lost(e) {
-				works(t, os.RemoveAll(dir))
+				e.Eventually(dir+" is lost", func() bool {
+					works(t, os.RemoveAll(dir))
+					time.Sleep(200 * time.Millisecond)
+					return !e.M.Exists(dir)
+				})
 			}
 			e.Start()
 			why := "/dev/" + filepath.Base(d) + " still has a deleted file with that name"
