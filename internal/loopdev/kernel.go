@@ -245,7 +245,7 @@ func (kernel) Space(dir string) (Space, error) {
 		return Space{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
 	block := int64(st.Bsize)
-	return Space{int64(st.Blocks) * block, int64(st.Bavail) * block, mount.FreeBelow(&st), st.Files, st.Ffree}, nil
+	return Space{int64(st.Blocks) * block, int64(st.Bavail) * block, mount.FreeBelow(dir, &st), st.Files, st.Ffree}, nil
 }
 
 func (kernel) NeedsSpace(path string) (bool, error) { return mount.NeedsSpace(path) }

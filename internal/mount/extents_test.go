@@ -100,6 +100,30 @@ func TestFullBelowShared(t *testing.T) {
 	}
 }
 
+// A device of a sparse file is full when root can write nothing more to the filesystem below, which keeps a reserve
+// for its metadata.
+func TestFullBelow(t *testing.T) {
+	for _, fs := range []string{"ext4", "xfs", "btrfs"} {
+		t.Run(fs, func(t *testing.T) {
+			need(t, "mkfs."+fs)
+			r := bareRig(t)
+			dir := r.mountImage(fs)
+			r.file = filepath.Join(dir, "volume")
+			r.sh("truncate", "-s", "64M", r.file)
+			r.attach()
+			defer r.detach(r.dev.Path)
+			d := volume.Device{Number: r.dev.Number}
+			if err := fullBelow(d); err != nil {
+				t.Errorf("empty: got %v", err)
+			}
+			r.sh("sh", "-c", "cd $0; for s in 16M 1M 64K 4K; do dd if=/dev/zero bs=$s of=hog oflag=append conv=notrunc,fsync status=none; done 2>/dev/null; sync -f .", dir)
+			if err := fullBelow(d); err == nil {
+				t.Error("full: no error")
+			}
+		})
+	}
+}
+
 // mountImage mounts a new filesystem of 400 MiB.
 func (r *rig) mountImage(fs string) string {
 	r.Helper()
