@@ -126,7 +126,7 @@ func (g *group) explainFailure(ctx context.Context, lock string, lv volume.LV, e
 		return err
 	}
 	if l := f.LVs[lv.Name.LV]; l.UUID == lv.UUID && l.creating() { // absent for others
-		return err
+		return g.explainNoDevice(ctx, lv.Name, err)
 	}
 	switch now := g.p.judge(f, lv.Name); {
 	case now.Presence == volume.Absent:
@@ -135,10 +135,9 @@ func (g *group) explainFailure(ctx context.Context, lock string, lv volume.LV, e
 		return fmt.Errorf("%s is another volume by now (uuid %s; this one was %s): %w", lv.Name, now.UUID, lv.UUID, err)
 	case now.Presence == volume.Foreign:
 		return fmt.Errorf("%s: %w", now.Reason, err)
-	case errors.Is(err, errNoDevice):
-		if list, _, _ := lvmconfig(ctx, g.p.Runner, "activation/volume_list"); list != "" {
-			return fmt.Errorf("%w: activation/%s in lvm.conf excludes it; add %q or %q to it", err, strings.TrimSpace(list), lv.Name.VG, lv.Name)
-		}
+	}
+	if explained := g.explainNoDevice(ctx, lv.Name, err); explained != err {
+		return explained
 	}
 	if why := g.tooManyFailed(ctx, lock, f, lv.UUID); why != nil {
 		return fmt.Errorf("activate: %w", why)
@@ -152,10 +151,27 @@ func (g *group) explainFailure(ctx context.Context, lock string, lv volume.LV, e
 	if why := g.p.activationBlocker(f, l.Name, below.Name); why != "" {
 		return fmt.Errorf("%w: %s", err, why)
 	}
-	if below.thinPool() {
-		if pool, perr := g.p.pool(f, below); perr == nil && pool.Failed() != "" {
-			return fmt.Errorf("%w: it is in the thin pool %s: %s", err, pool.Name, pool.Failed())
-		}
+	return g.explainPool(f, below, err)
+}
+
+// explainPool adds why the thin pool of a volume cannot be used.
+func (g *group) explainPool(f *Facts, l Logical, err error) error {
+	if !l.thinPool() {
+		return err
+	}
+	if pool, perr := g.p.pool(f, l); perr == nil && pool.Failed() != "" {
+		return fmt.Errorf("%w: it is in the thin pool %s: %s", err, pool.Name, pool.Failed())
+	}
+	return err
+}
+
+// explainNoDevice adds the setting of lvm.conf that excludes a volume from activation.
+func (g *group) explainNoDevice(ctx context.Context, name volume.Name, err error) error {
+	if !errors.Is(err, errNoDevice) {
+		return err
+	}
+	if list, _, _ := lvmconfig(ctx, g.p.Runner, "activation/volume_list"); list != "" {
+		return fmt.Errorf("%w: activation/%s in lvm.conf excludes it; add %q or %q to it", err, strings.TrimSpace(list), name.VG, name)
 	}
 	return err
 }

@@ -62,4 +62,22 @@ func TestVMTransaction(t *testing.T) {
 	l.save(t, "transaction", 2)
 	l.lvm("vgcfgrestore -q -y --force -f " + dir + "/newer vg0")
 	l.activate(lv)
+
+	// While the pool is active, the volume whose creation made the newer metadata may be used.
+	l.lvm("vgcfgrestore -q -y --force -f " + dir + "/older vg0")
+	l.restart(Group{ThinPool: "pool"})
+	name := volume.Name{VG: "vg0", LV: "new"}
+	is(t, l.Create(t.Context(), l.lock, name, 16*mib, ""), ErrFailed, "vgcfgrestore --force", "unexpected transaction id 2, expecting 1")
+	l.save(t, "transaction-active", 1)
+	l.lvm("vgcfgrestore -q -y --force -f " + dir + "/newer vg0")
+
+	// A thin volume that lvm.conf does not let LVM activate is created, but has no device.
+	restore := l.host(`activation/volume_list=["vg9"]`)
+	for range 2 {
+		is(t, l.Create(t.Context(), l.lock, name, 16*mib, ""), errNoDevice, "activation/volume_list=", `add "vg0" or "vg0/new"`)
+	}
+	restore()
+	if err := l.Create(t.Context(), l.lock, name, 16*mib, ""); err != nil {
+		t.Error(err)
+	}
 }

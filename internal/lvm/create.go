@@ -195,6 +195,9 @@ func (g *group) create(ctx context.Context, name volume.Name, size int64, namesp
 	if err != nil && strings.Contains(err.Error(), "free space in metadata of thin pool") { // LVM keeps a quarter, or 4 MiB, free
 		return volume.WithCode(volume.NoSpace, fmt.Errorf("%w: lvextend --poolmetadatasize +SIZE %s/%s", err, g.name, g.p.Groups[g.name].ThinPool))
 	}
+	if err != nil {
+		err = g.explainPool(f, f.LVs[g.p.Groups[g.name].ThinPool], err) // lvcreate has activated it
+	}
 	return f.withNumbers(err, f.extents(size)*f.ExtentSize)
 }
 

@@ -60,6 +60,8 @@ const (
 
 const duplicateHint = "one of its disks is visible twice (a copy, a snapshot, or a path of a multipath device): detach one of the two, or exclude it (filter, devices file); only copies of all disks of the group can become another group (vgimportclone with all of them)"
 
+const transactionHint = "LVM's metadata is older or newer than the thin pool, as after a restore: vgcfgrestore --list, then vgcfgrestore --force with the newest file in which the pool has the first transaction_id of the following message"
+
 // phrases maps LVM's messages to errors. The exit status is 5 for all failures. Each phrase
 // appears in a transcript in testdata.
 var phrases = []struct {
@@ -88,7 +90,8 @@ var phrases = []struct {
 	{"due to failed lock", ErrShared, lockspaceHint},
 	{"without a lock", ErrShared, lockspaceHint},
 	{"can be resized only while inactive", ErrFailed, "it has snapshots: remove them (lvremove), or extend it while no pod uses it; if one is being merged into it (lvs -a), wait until that has ended"},
-	{"transaction_id is", ErrFailed, "LVM's metadata is older or newer than the thin pool, as after a restore: vgcfgrestore --list, then vgcfgrestore --force with the newest file in which the pool has the first transaction_id of the following message"},
+	{"transaction_id is", ErrFailed, transactionHint},
+	{"unexpected transaction id", ErrFailed, transactionHint}, // the pool is active
 	{"is exported", ErrExported, "it is exported: vgimport"},
 	{"nsufficient free space", ErrNoSpace, "no space"},
 	{"nsufficient suitable allocatable extents", ErrNoSpace, "no space for the configured layout"},

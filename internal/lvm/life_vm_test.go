@@ -429,6 +429,9 @@ func TestVMNeedsCheck(t *testing.T) {
 		l.sh("lvremove", "-q", "-y", "vg0/swap")
 		l.Invalidate("")
 
+		if !damaged {
+			is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "more"}, 8*mib, ""), ErrFailed, "vg0/pool: the pool's metadata must be checked")
+		}
 		err := l.Activate(t.Context(), l.lock, lv)
 		if damaged { // LVM's check precedes the activation
 			is(t, err, ErrFailed, "the metadata of the thin pool is damaged: lvconvert --repair vg0/pool")

@@ -76,6 +76,10 @@ func TestTranscripts(t *testing.T) {
 		res, err := transcript(t, name)[0].result() // looks may follow
 		is(t, classify("vg0", err, res.Stderr), want)
 	}
+	for _, name := range []string{"transaction", "transaction-active"} {
+		res, err := transcript(t, name)[0].result()
+		is(t, classify("vg0", err, res.Stderr), ErrFailed, "vgcfgrestore --force")
+	}
 }
 
 // Ensure that a partial report is never used.
