@@ -167,7 +167,7 @@ func (g *group) explainPool(f *Facts, l Logical, err error) error {
 
 // explainNoDevice adds the setting of lvm.conf that excludes a volume from activation.
 func (g *group) explainNoDevice(ctx context.Context, name volume.Name, err error) error {
-	if !errors.Is(err, errNoDevice) {
+	if !errors.Is(err, errNoDevice) && !strings.Contains(err.Error(), "volume_list") { // lvcreate asks about it
 		return err
 	}
 	if list, _, _ := lvmconfig(ctx, g.p.Runner, "activation/volume_list"); list != "" {

@@ -1,9 +1,11 @@
 package lvm
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
+	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -16,6 +18,33 @@ func TestVolumeList(t *testing.T) {
 	f.volumeList = []string{"vg9", "vg0"}
 	if err := f.activate(t.Context(), p, lv); err != nil {
 		t.Error(err)
+	}
+}
+
+// A group that LVM does not show any more, as after a change of lvm.conf, is unknown for calls, too. Other errors of a
+// survey leave the known metadata valid.
+func TestRefusedGroup(t *testing.T) {
+	for name, c := range map[string]struct {
+		stderr string
+		want   error
+	}{
+		"another machine's": {"Cannot access VG vg0 with system ID a with local system ID b.", ErrForeignSystem},
+		"not found":         {`Volume group "vg0" not found`, ErrNoVG},
+		"locked":            {"Can't get lock for vg0", nil},
+	} {
+		f, p := newFake(t, 1)
+		lv := f.lookUp(p, "v0")
+		f.hook = func(cmd run.Cmd) (run.Result, error, bool) {
+			return run.Result{Stderr: []byte(c.stderr)}, &run.ExitError{Argv: cmd.Argv, Code: 5}, true
+		}
+		if s := p.Survey(t.Context(), "vg0", true); s.Metadata == "" {
+			t.Errorf("%s: the survey has no error", name)
+		}
+		if _, err := p.LookUp(t.Context(), lv.Name); !errors.Is(err, c.want) {
+			t.Errorf("%s: got %v, want %v", name, err, c.want)
+		}
+		f.hook = nil
+		f.lookUp(p, "v0")
 	}
 }
 

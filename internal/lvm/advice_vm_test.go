@@ -33,6 +33,7 @@ func TestVMAdvice(t *testing.T) {
 	lv := l.lv("data", "8M")
 	restore := l.host(`activation/volume_list=["vg9","@here"]`)
 	is(t, l.Activate(t.Context(), l.lock, lv), errNoDevice, `activation/volume_list=["vg9","@here"]`, `add "vg0" or "vg0/data"`)
+	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 8*mib, ""), ErrFailed, `activation/volume_list=["vg9","@here"]`, `add "vg0" or "vg0/new"`)
 	restore()
 	l.activate(lv)
 

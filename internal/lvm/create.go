@@ -197,6 +197,7 @@ func (g *group) create(ctx context.Context, name volume.Name, size int64, namesp
 	}
 	if err != nil {
 		err = g.explainPool(f, f.LVs[g.p.Groups[g.name].ThinPool], err) // lvcreate has activated it
+		err = g.explainNoDevice(ctx, name, err)
 	}
 	return f.withNumbers(err, f.extents(size)*f.ExtentSize)
 }

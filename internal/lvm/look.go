@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/flexd/flexd/internal/devmapper"
@@ -88,14 +89,24 @@ func (g *group) report(l *look) {
 		}
 	}
 	g.mu.Lock()
-	if g.running = nil; l.err == nil {
+	g.running = nil
+	switch {
+	case l.err == nil:
 		g.last, g.known, g.at = l, l.facts, time.Now()
+	case notShown(l.err): // also without a change of the metadata, as after one of lvm.conf
+		g.last = nil
 	}
 	if unseen {
 		g.gen++
 	}
 	g.mu.Unlock()
 	close(l.done)
+}
+
+// notShown reports whether LVM does not show the group to this machine.
+func notShown(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && slices.Contains([]error{ErrNoVG, ErrForeignSystem, ErrShared, ErrExported, ErrTwoVGs, ErrDuplicate}, e.Kind)
 }
 
 // readMetadata runs the report. It waits for a command of an earlier flexd. It does not wait for
