@@ -204,8 +204,8 @@ func FreeBelow(dir string, st *unix.Statfs_t) int64 {
 	switch st.Type {
 	case unix.BTRFS_SUPER_MAGIC:
 		return int64(st.Bavail) * st.Bsize
-	case unix.EXT4_SUPER_MAGIC:
-		return max(0, int64(st.Bfree)-ext4Reserve(dir)) * st.Bsize
+	case unix.EXT4_SUPER_MAGIC: // a quota of the directory limits both
+		return max(int64(st.Bavail), int64(st.Bfree)-ext4Reserve(dir)) * st.Bsize
 	}
 	return int64(st.Bfree) * st.Bsize
 }
