@@ -28,6 +28,7 @@ type fakeKernel struct {
 	files   map[string]FileInfo
 	loops   []Loop
 	space   Space
+	spaces  map[string]Space // by path, instead of space
 	err     error
 	bad     map[string]error // files that cannot be read
 	extents error            // of NeedsSpace
@@ -39,7 +40,9 @@ func (k *fakeKernel) File(path string) (FileInfo, error) {
 	k.asked.Add(1)
 	return k.files[path], cmp.Or(k.bad[path], k.err)
 }
-func (k *fakeKernel) Space(string) (Space, error)          { return k.space, k.err }
+func (k *fakeKernel) Space(path string) (Space, error) {
+	return cmp.Or(k.spaces[path], k.space), k.err
+}
 func (k *fakeKernel) Loops() ([]Loop, error)               { k.scans++; return k.loops, k.err }
 func (k *fakeKernel) Directory(dir string) (string, error) { return kernel{}.Directory(dir) }
 
@@ -301,6 +304,27 @@ func TestFullDirectory(t *testing.T) {
 		p.remember(101, identity{uuidA, at})
 		if s := p.Survey(t.Context(), "vg0", true); len(s.Devices) != 1 || (s.Devices[0].Failed != "") != (row.failed != "") || !strings.Contains(s.Devices[0].Failed, row.failed) {
 			t.Errorf("%s: got %+v", row.name, s)
+		}
+	}
+}
+
+// A file that is bound into the directory from another filesystem needs space of that one.
+func TestFullBound(t *testing.T) {
+	dir, at := t.TempDir(), Inode{2, 2}
+	full, roomy := Space{Size: 1 << 30}, Space{Size: 1 << 30, Root: 1 << 29}
+	for name, row := range map[string]struct{ dir, file Space }{
+		"full":  {roomy, full},
+		"roomy": {full, roomy},
+	} {
+		k := &fakeKernel{
+			files:  map[string]FileInfo{dir: {Exists: true, Dir: true, Inode: Inode{1, 2}}, dir + "/a": {Exists: true, Regular: true, Links: 1, Inode: at, UUID: uuidA, Size: 4096}},
+			loops:  []Loop{{Name: "loop1", Number: "7:1", Seq: 101, BackingFile: dir + "/a", Size: 4096}},
+			spaces: map[string]Space{dir: row.dir, dir + "/a": row.file},
+		}
+		p := New(map[string]string{"vg0": dir}, t.TempDir(), &fakeRunner{}, k)
+		p.remember(101, identity{uuidA, at})
+		if s := p.Survey(t.Context(), "vg0", true); len(s.Devices) != 1 || strings.Contains(s.Devices[0].Failed, "the filesystem of "+dir+"/a is full") != (row.file == full) {
+			t.Errorf("%s: got %+v", name, s)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func (p *Provider) Survey(ctx context.Context, vg string, fresh bool) join.Surve
 			p.askNew(ctx, loops)
 		}
 		s.Devices, err = p.devicesIn(ctx, vg, dir, fresh, loops, found)
-		p.addFull(dir, s.Devices)
+		p.addFull(dir, s.Devices, found.inodes)
 		p.addRivals(dir, loops, found.inodes, &s)
 		p.noteRivals(vg, loops, found)
 	}
@@ -197,16 +197,28 @@ func (c contents) has(uuid volume.UUID) bool {
 	return slices.ContainsFunc(c.volumes, func(v join.Volume) bool { return v.UUID == uuid })
 }
 
-// addFull marks the devices of files that need space of a filesystem that is full.
-func (p *Provider) addFull(dir string, devices []join.Device) {
-	space, err := p.kernel.Space(dir)
-	if err != nil || space.Size == 0 || space.Root >= mount.FullBelow {
+// addFull marks the devices of files that need space of a filesystem that is full. The file of one may be bound into
+// the directory from another filesystem.
+func (p *Provider) addFull(dir string, devices []join.Device, inodes map[string]Inode) {
+	if len(devices) == 0 {
 		return
 	}
-	hung := 0
+	own, err := p.kernel.File(dir)
+	full := func(path string) bool {
+		space, err := p.kernel.Space(path)
+		return err == nil && space.Size > 0 && space.Root < mount.FullBelow
+	}
+	fullDir, hung := full(dir), 0
 	for i := range devices {
 		d := &devices[i]
 		file := filepath.Join(dir, d.Name)
+		where, isFull := dir, fullDir
+		if at, known := inodes[d.Name]; known && err == nil && at.Dev != own.Inode.Dev {
+			where, isFull = file, full(file)
+		}
+		if !isFull {
+			continue
+		}
 		needs, err := false, error(&hangError{file})
 		if hung < maxHung {
 			needs, err = p.kernel.NeedsSpace(file)
@@ -217,10 +229,10 @@ func (p *Provider) addFull(dir string, devices []join.Device) {
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // its file was deleted or moved
 		case err != nil:
-			d.Failed = fmt.Sprintf("the filesystem of %s is full, and whether the volume needs space there is unknown: %v", dir, err)
+			d.Failed = fmt.Sprintf("the filesystem of %s is full, and whether the volume needs space there is unknown: %v", where, err)
 			d.Remedy = "make room there (flexd check looks again), look at dmesg and the disk of that filesystem, and check the files that were written last"
 		case needs:
-			d.Failed = fmt.Sprintf("the filesystem of %s is full: writes to the volume fail, and recent kernels (Linux 6.18) report some of them as done", dir)
+			d.Failed = fmt.Sprintf("the filesystem of %s is full: writes to the volume fail, and recent kernels (Linux 6.18) report some of them as done", where)
 			d.Remedy = "make room there (flexd check looks again), and check the files that were written last"
 		}
 	}

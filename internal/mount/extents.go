@@ -3,7 +3,6 @@ package mount
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -40,8 +39,8 @@ type extent struct {
 // It waits for a filesystem that hangs.
 func NeedsSpace(file string) (bool, error) {
 	var fs unix.Statfs_t
-	if err := unix.Statfs(filepath.Dir(file), &fs); err != nil {
-		return false, &os.PathError{Op: "statfs", Path: filepath.Dir(file), Err: err}
+	if err := unix.Statfs(file, &fs); err != nil { // a file may be bound into its directory
+		return false, &os.PathError{Op: "statfs", Path: file, Err: err}
 	}
 	if fs.Type == unix.BTRFS_SUPER_MAGIC {
 		return true, nil

@@ -117,10 +117,46 @@ func TestFullBelow(t *testing.T) {
 				t.Errorf("empty: got %v", err)
 			}
 			r.sh("sh", "-c", "cd $0; for s in 16M 1M 64K 4K; do dd if=/dev/zero bs=$s of=hog oflag=append conv=notrunc,fsync status=none; done 2>/dev/null; sync -f .", dir)
-			if err := fullBelow(d); err == nil {
-				t.Error("full: no error")
+			if err := fullBelow(d); !errors.Is(err, unix.ENOSPC) {
+				t.Errorf("full: got %v", err)
+			}
+			r.sh("mv", r.file, r.file+".moved")
+			if err := fullBelow(d); !errors.Is(err, unix.ENOSPC) {
+				t.Errorf("moved: got %v", err)
+			}
+			r.sh("mount", "-t", "tmpfs", "over", dir)
+			defer umount.NoFollow(dir)
+			if err := fullBelow(d); err == nil || errors.Is(err, unix.ENOSPC) {
+				t.Errorf("below a later mount: got %v", err)
 			}
 		})
+	}
+}
+
+// A file that is bound into a directory, or whose directory is hidden, counts for its own filesystem.
+func TestFullElsewhere(t *testing.T) {
+	need(t, "mkfs.ext4")
+	r := bareRig(t)
+	dir, here := r.mountImage("ext4"), r.mkdir("here")
+	r.file = filepath.Join(here, "volume")
+	r.sh("truncate", "-s", "64M", filepath.Join(dir, "volume"))
+	r.sh("touch", r.file)
+	r.sh("mount", "--bind", filepath.Join(dir, "volume"), r.file)
+	defer umount.NoFollow(r.file)
+	r.attach()
+	defer r.detach(r.dev.Path)
+	d := volume.Device{Number: r.dev.Number}
+	if err := fullBelow(d); err != nil {
+		t.Errorf("empty: got %v", err)
+	}
+	r.sh("sh", "-c", "cd $0; for s in 16M 1M 64K 4K; do dd if=/dev/zero bs=$s of=hog oflag=append conv=notrunc,fsync status=none; done 2>/dev/null; sync -f .", dir)
+	if err := fullBelow(d); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("bound: got %v", err)
+	}
+	r.sh("mount", "-t", "tmpfs", "over", here)
+	defer umount.NoFollow(here)
+	if err := fullBelow(d); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("hidden, and its filesystem is mounted elsewhere: got %v", err)
 	}
 }
 

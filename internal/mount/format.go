@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/flexd/flexd/internal/run"
-	"github.com/flexd/flexd/internal/sysfs"
 	"github.com/flexd/flexd/internal/volume"
 )
 
@@ -193,48 +191,6 @@ func mountable(dev *os.File, f Formatting) error {
 		return fmt.Errorf("the new filesystem cannot be mounted: %w", err)
 	}
 	return unix.Close(mnt)
-}
-
-// FullBelow is the free space of the filesystem below a loop device, in bytes, under which it counts as full.
-const FullBelow = 1 << 20
-
-// FreeBelow returns the bytes that root can still write to the filesystem of dir, of which st is the statfs. The free
-// blocks of a btrfs and of an ext4 include those that only metadata can use.
-func FreeBelow(dir string, st *unix.Statfs_t) int64 {
-	switch st.Type {
-	case unix.BTRFS_SUPER_MAGIC:
-		return int64(st.Bavail) * st.Bsize
-	case unix.EXT4_SUPER_MAGIC: // a quota of the directory limits both
-		return max(int64(st.Bavail), int64(st.Bfree)-ext4Reserve(dir)) * st.Bsize
-	}
-	return int64(st.Bfree) * st.Bsize
-}
-
-// ext4Reserve returns the clusters that the ext4 of dir reserves for metadata; ext2 has none. A cluster is a block,
-// except with the feature bigalloc.
-func ext4Reserve(dir string) int64 {
-	var st unix.Stat_t
-	if unix.Stat(dir, &st) != nil {
-		return 0
-	}
-	device, _ := os.Readlink("/sys/dev/block/" + sysfs.Number(st.Dev))
-	n, _ := sysfs.Uint("/sys/fs/ext4/" + filepath.Base(device) + "/reserved_clusters")
-	return int64(n)
-}
-
-// fullBelow returns an error if the file of a loop device needs space of a filesystem that is
-// full.
-func fullBelow(d volume.Device) error {
-	file := handle(d).File
-	var st unix.Statfs_t
-	dir := filepath.Dir(file)
-	if file == "" || unix.Statfs(dir, &st) != nil || st.Blocks == 0 || FreeBelow(dir, &st) >= FullBelow { // a tmpfs without a limit has no blocks
-		return nil
-	}
-	if needs, err := NeedsSpace(file); err == nil && !needs {
-		return nil
-	}
-	return fmt.Errorf("the filesystem of %s is full: make room there (%w)", file, unix.ENOSPC)
 }
 
 // deviceProblem returns why a device is unfit for mkfs with any contents; "" = it is fit.

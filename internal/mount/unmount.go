@@ -3,6 +3,7 @@ package mount
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -109,13 +110,24 @@ func maybeCut(device string) error {
 	if ro, err := sysfs.Uint("/sys/dev/block/" + device + "/ro"); err == nil && ro != 0 {
 		return nil
 	}
+	if !errors.Is(full, unix.ENOSPC) {
+		return fmt.Errorf("%w: whether all data was written is unknown (%v); %s", ErrUnwritten, full, lookAtWrites)
+	}
 	return fmt.Errorf("%w: %v; recent kernels (Linux 6.18) do not report every lost write; %s", ErrUnwritten, full, lookAtWrites)
 }
 
 // Unreported returns the ErrUnwritten that an unmount has written to its lock file, once.
 func Unreported(lock string) error {
-	text, err := os.ReadFile(lock)
-	if err != nil || len(text) == 0 {
+	f, err := os.OpenFile(lock, os.O_RDONLY|unix.O_NONBLOCK, 0) // another program may have put a FIFO there
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() || fi.Size() == 0 {
+		return nil
+	}
+	text, err := io.ReadAll(f)
+	if err != nil {
 		return nil
 	}
 	_ = os.Truncate(lock, 0)

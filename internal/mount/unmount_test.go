@@ -256,6 +256,11 @@ func TestUnmountShutDown(t *testing.T) {
 	if !errors.Is(err, ErrUnwritten) || !strings.Contains(err.Error(), "unknown") {
 		t.Errorf("got %v", err)
 	}
+	fifo := r.lock + ".fifo" // of another program
+	r.sh("mkfifo", fifo)
+	if err := Unreported(fifo); err != nil {
+		t.Errorf("a FIFO: got %v", err)
+	}
 	left := Unreported(r.lock) // for the next flexd, if this one had ended
 	if !errors.Is(left, ErrUnwritten) || !strings.HasSuffix(err.Error(), left.Error()) {
 		t.Errorf("left: %v", left)

@@ -1,0 +1,102 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flexd/flexd/internal/mounttable"
+	"github.com/flexd/flexd/internal/sysfs"
+	"github.com/flexd/flexd/internal/volume"
+)
+
+// FullBelow is the free space of the filesystem below a loop device, in bytes, under which it counts as full.
+const FullBelow = 1 << 20
+
+// mixedReserve is what a btrfs with mixed block groups shows as available, and keeps for its metadata.
+const mixedReserve = 2 << 20
+
+// FreeBelow returns the bytes that root can still write to the filesystem of path, of which st is the statfs. The free
+// blocks of a btrfs and of an ext4 include those that only metadata can use.
+func FreeBelow(path string, st *unix.Statfs_t) int64 {
+	switch st.Type {
+	case unix.BTRFS_SUPER_MAGIC:
+		return max(0, int64(st.Bavail)*st.Bsize-mixedReserve)
+	case unix.EXT4_SUPER_MAGIC: // a quota of the directory limits both
+		return max(int64(st.Bavail), int64(st.Bfree)-ext4Reserve(path)) * st.Bsize
+	}
+	return int64(st.Bfree) * st.Bsize
+}
+
+// ext4Reserve returns the clusters that the ext4 of path reserves for metadata; ext2 has none. A cluster is a block,
+// except with the feature bigalloc.
+func ext4Reserve(path string) int64 {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return 0
+	}
+	device, _ := os.Readlink("/sys/dev/block/" + sysfs.Number(st.Dev))
+	n, _ := sysfs.Uint("/sys/fs/ext4/" + filepath.Base(device) + "/reserved_clusters")
+	return int64(n)
+}
+
+// fullBelow returns an error if the file of a loop device needs space of a filesystem that is full. The error does not
+// wrap ENOSPC if that is unknown.
+func fullBelow(d volume.Device) error {
+	file, err := backingFile(d.Number)
+	if err != nil {
+		return nil // not a loop device, or it is detached
+	}
+	path, err := pathBelow(d.Number, file)
+	if err != nil {
+		return fmt.Errorf("whether the filesystem of %s is full is unknown: %w", file, err)
+	}
+	var st unix.Statfs_t
+	if path == "" || unix.Statfs(path, &st) != nil || st.Blocks == 0 || FreeBelow(path, &st) >= FullBelow { // a tmpfs without a limit has no blocks
+		return nil
+	}
+	if path == file {
+		if needs, err := NeedsSpace(file); err == nil && !needs {
+			return nil
+		}
+	}
+	return fmt.Errorf("the filesystem of %s is full: make room there (%w)", file, unix.ENOSPC)
+}
+
+// pathBelow returns a path on the filesystem of a loop device's file: the file itself, or a directory if another file, or
+// none, has its path by now; "" if the device has no file.
+func pathBelow(number, file string) (string, error) {
+	dev, err := OpenLoop(strings.TrimPrefix(nodeOf(number), "/dev/"))
+	if err != nil {
+		return "", err
+	}
+	defer dev.Close()
+	own, err := backingOf(dev)
+	switch {
+	case err != nil && Detached(err), own.rdev != 0:
+		return "", nil
+	case err != nil:
+		return "", err
+	}
+	var st unix.Stat_t
+	if unix.Stat(file, &st) == nil && st.Dev == own.dev && st.Ino == own.ino {
+		return file, nil
+	}
+	if dir := filepath.Dir(file); unix.Stat(dir, &st) == nil && st.Dev == own.dev {
+		return dir, nil
+	}
+	tab, err := mounttable.Own()
+	if err != nil {
+		return "", err
+	}
+	for _, e := range tab.Of(sysfs.Number(own.dev)) {
+		if unix.Stat(e.Dir, &st) == nil && st.Dev == own.dev {
+			return e.Dir, nil
+		}
+	}
+	return "", errors.New("it is below a later mount, or was unmounted")
+}
