@@ -148,7 +148,11 @@ func (g *group) explainFailure(ctx context.Context, lock string, lv volume.LV, e
 	if why := g.checkFailed(ctx, f, err); why != "" {
 		err = fmt.Errorf("%w: %s", err, why)
 	}
-	if why := g.p.activationBlocker(f, l.Name, below.Name); why != "" {
+	parts := []string{l.Name, below.Name}
+	for _, o := range f.family(l) { // LVM activates them together
+		parts = append(parts, o.Name.LV)
+	}
+	if why := g.p.activationBlocker(f, parts...); why != "" {
 		return fmt.Errorf("%w: %s", err, why)
 	}
 	return g.explainPool(f, below, err)

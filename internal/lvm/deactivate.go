@@ -195,6 +195,11 @@ func (f *Facts) moved(t *tree, m devmapper.Mapped) (name string) {
 			name = cmp.Or(name, f.names[top])
 		}
 	})
+	for _, o := range f.family(f.lv(top)) { // LVM deactivates them together
+		if f.lv(o.UUID).Locked {
+			name = cmp.Or(name, o.Name.LV)
+		}
+	}
 	return name
 }
 

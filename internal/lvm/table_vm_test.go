@@ -106,7 +106,8 @@ func TestVMMoved(t *testing.T) {
 }
 
 // The power fails during pvmove, and a thick snapshot is among the moved volumes. LVM loads its table before that of
-// pvmove0 is live, which fails; pvmove and pvmove --abort fail, too. The remedy makes all of them work.
+// pvmove0 is live, which fails; pvmove and pvmove --abort fail, too. The remedy makes all of them work. LVM also loads it
+// for its origin, if that is not moved itself.
 func TestVMMovedSnapshot(t *testing.T) {
 	l := newLab(t)
 	for _, m := range []string{"dm-delay", "dm-mirror", "dm-snapshot"} {
@@ -115,19 +116,26 @@ func TestVMMovedSnapshot(t *testing.T) {
 	slow := l.slow(l.disks[2])
 	l.sh("lvcreate", "-q", "-y", "-ay", "-Zn", "-Wn", "-L", "32M", "-n", "moved", "vg0", l.disks[0])
 	l.sh("lvcreate", "-q", "-y", "-s", "-L", "8M", "-n", "snap", "vg0/moved", l.disks[0])
+	l.sh("lvcreate", "-q", "-y", "-ay", "-Zn", "-Wn", "-L", "8M", "-n", "stays", "vg0", l.disks[1])
+	l.sh("lvcreate", "-q", "-y", "-s", "-L", "8M", "-n", "snap2", "vg0/stays", l.disks[0])
 	l.interruptMove(slow, "", func(_, mirror devmapper.Mapped) bool { return mirror.Live })
+	l.Invalidate("")
+	origin := l.present("stays") // its snapshot is moved
+	is(t, l.Deactivate(t.Context(), l.lock, origin, l.device(origin)), nil, "pvmove moves vg0/snap2")
 	for range 4 {
 		l.sh("sh", "-c", "dmsetup ls | awk '/^vg0/ { print $1 }' | xargs -rn1 dmsetup remove --noudevsync 2>/dev/null; true")
 	}
 	l.restart(Group{})
 	lv := l.present("moved")
-	is(t, l.Activate(t.Context(), l.lock, lv), nil, "dmsetup resume vg0-pvmove0")
+	is(t, l.Activate(t.Context(), l.lock, origin), nil, "dmsetup resume vg0-pvmove0")
 	l.sh("dmsetup", "resume", "--noudevsync", "vg0-pvmove0")
+	l.activate(origin)
 	l.activate(lv)
 	l.sh("pvmove", "-q", "--abort")
-	l.sh("lvremove", "-q", "-y", "vg0/snap")
+	l.sh("lvremove", "-q", "-y", "vg0/snap", "vg0/snap2")
 	l.Invalidate("")
 	l.deactivate(lv)
+	l.deactivate(origin)
 }
 
 // slow adds a disk with slow writes to the group.
