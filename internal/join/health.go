@@ -111,7 +111,7 @@ func (s *facts) filesystem() (text, hint string) {
 			remedy = "do not run fsck. " + s.noRefresh()
 		}
 		text := fmt.Sprintf("its %s has %s and its device %s only %s", fs.Type, volume.Bytes(fs.Size), d.Path, volume.Bytes(d.Size))
-		if v.Size < fs.Size {
+		if s.volume != nil && v.Size < fs.Size {
 			text += ": the volume was made smaller than its filesystem"
 		}
 		return text, "stop writing to it: " + remedy

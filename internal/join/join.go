@@ -48,10 +48,15 @@ func Findings(g Group) []Finding {
 	}
 	for uuid, s := range volumes {
 		s.chooseVolume()
-		if uuid == "" || g.Busy[uuid] || s.volume != nil && s.volume.Making || s.unread() {
+		if uuid == "" || g.Busy[uuid] || s.volume != nil && s.volume.Making {
 			continue
 		}
-		s.judge()
+		switch {
+		case !s.unread():
+			s.judge()
+		case s.device != nil && s.device.Unknown == "": // the errors of its device and of its mounts are known
+			s.faulty()
+		}
 		all = append(all, s.found...)
 	}
 	slices.SortFunc(all, func(a, b Finding) int {

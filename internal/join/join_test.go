@@ -65,6 +65,10 @@ func TestDisagreements(t *testing.T) {
 		{"made anew under its name", []func(*Group){unclaimed, func(g *Group) { g.Volumes[0].UUID = "u9" }}, []string{"dm-only data: uuid u1"}},
 		{"removed, as far as unread metadata goes", []func(*Group){func(g *Group) { g.Metadata, g.Volumes = "hangs", nil }}, nil},
 		{"its file cannot be read", []func(*Group){func(g *Group) { g.Kind, g.Volumes, g.Unread = "loopdev", nil, map[string]string{"data": "bad message"} }}, nil},
+		{"its file cannot be read, and its filesystem is in error", []func(*Group){func(g *Group) {
+			g.Kind, g.Volumes, g.Unread = "loopdev", nil, map[string]string{"data": "input/output error"}
+			g.Mounts[0].Fault = "ext4 says emergency_ro"
+		}}, []string{"faulty data: its filesystem is in error: ext4 says emergency_ro"}},
 		{"another file cannot be read", []func(*Group){unclaimed, func(g *Group) { g.Volumes, g.Unread = nil, map[string]string{"x": "bad message"} }}, []string{"dm-only data: uuid u1"}},
 		{"a part in older metadata", []func(*Group){unclaimed, func(g *Group) {
 			g.Volumes, g.Devices[0].Misplaced = nil, "is a volume, and the metadata has it as vg0/x_cvol, a part of another"
