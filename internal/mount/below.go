@@ -51,7 +51,7 @@ func fullBelow(d volume.Device) error {
 	if err != nil {
 		return nil // not a loop device, or it is detached
 	}
-	path, err := pathBelow(d.Number, file)
+	path, same, err := pathBelow(d.Number, file)
 	if err != nil {
 		return fmt.Errorf("whether the filesystem of %s is full is unknown: %w", file, err)
 	}
@@ -59,7 +59,7 @@ func fullBelow(d volume.Device) error {
 	if path == "" || unix.Statfs(path, &st) != nil || st.Blocks == 0 || FreeBelow(path, &st) >= FullBelow { // a tmpfs without a limit has no blocks
 		return nil
 	}
-	if path == file {
+	if same {
 		if needs, err := NeedsSpace(file); err == nil && !needs {
 			return nil
 		}
@@ -67,36 +67,38 @@ func fullBelow(d volume.Device) error {
 	return fmt.Errorf("the filesystem of %s is full: make room there (%w)", file, unix.ENOSPC)
 }
 
-// pathBelow returns a path on the filesystem of a loop device's file: the file itself, or a directory if another file, or
-// none, has its path by now; "" if the device has no file.
-func pathBelow(number, file string) (string, error) {
+// pathBelow returns a path on the filesystem of a loop device's file, "" if the device has no file: the directory of the
+// file, which may have a quota, or else the file itself, or another mount. same reports whether the device's file has that
+// path; another file, or none, may have it by now.
+func pathBelow(number, file string) (path string, same bool, err error) {
 	dev, err := OpenLoop(strings.TrimPrefix(nodeOf(number), "/dev/"))
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	defer dev.Close()
 	own, err := backingOf(dev)
 	switch {
 	case err != nil && Detached(err), own.rdev != 0:
-		return "", nil
+		return "", false, nil
 	case err != nil:
-		return "", err
+		return "", false, err
 	}
 	var st unix.Stat_t
-	if unix.Stat(file, &st) == nil && st.Dev == own.dev && st.Ino == own.ino {
-		return file, nil
-	}
+	same = unix.Stat(file, &st) == nil && st.Dev == own.dev && st.Ino == own.ino
 	if dir := filepath.Dir(file); unix.Stat(dir, &st) == nil && st.Dev == own.dev {
-		return dir, nil
+		return dir, same, nil
+	}
+	if same { // it is bound into the directory
+		return file, true, nil
 	}
 	tab, err := mounttable.Own()
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	for _, e := range tab.Of(sysfs.Number(own.dev)) {
 		if unix.Stat(e.Dir, &st) == nil && st.Dev == own.dev {
-			return e.Dir, nil
+			return e.Dir, false, nil
 		}
 	}
-	return "", errors.New("it is below a later mount, or was unmounted")
+	return "", false, errors.New("it is below a later mount, or was unmounted")
 }
