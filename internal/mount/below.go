@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,6 +45,9 @@ func ext4Reserve(path string) int64 {
 	return int64(n)
 }
 
+// belowTimeout limits the search for the file of a loop device: a filesystem that hangs may be mounted over it.
+var belowTimeout = 5 * time.Second // shorter in tests
+
 // fullBelow returns an error if the file of a loop device needs space of a filesystem that is full. The error does not
 // wrap ENOSPC if that is unknown.
 func fullBelow(d volume.Device) error {
@@ -51,6 +55,18 @@ func fullBelow(d volume.Device) error {
 	if err != nil {
 		return nil // not a loop device, or it is detached
 	}
+	found := make(chan error, 1)
+	go func() { found <- fullAt(d, file) }()
+	select {
+	case err := <-found:
+		return err
+	case <-time.After(belowTimeout):
+		return fmt.Errorf("whether the filesystem of %s is full is unknown: its path does not respond", file)
+	}
+}
+
+// fullAt is fullBelow without a time limit.
+func fullAt(d volume.Device, file string) error {
 	path, same, err := pathBelow(d.Number, file)
 	if err != nil {
 		return fmt.Errorf("whether the filesystem of %s is full is unknown: %w", file, err)

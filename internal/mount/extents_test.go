@@ -4,9 +4,12 @@ package mount
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -130,6 +133,30 @@ func TestFullBelow(t *testing.T) {
 				t.Errorf("below a later mount: got %v", err)
 			}
 		})
+	}
+}
+
+// A filesystem that hangs is mounted over the directory of the file: the look ends.
+func TestFullHangs(t *testing.T) {
+	r := bareRig(t)
+	dir := r.mkdir("vg")
+	r.file = filepath.Join(dir, "volume")
+	r.sh("truncate", "-s", "64M", r.file)
+	r.attach()
+	defer r.detach(r.dev.Path)
+	server, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	if err := unix.Mount("hung", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", server.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	defer umount.NoFollow(dir)
+	defer server.Close()
+	belowTimeout = 100 * time.Millisecond
+	defer func() { belowTimeout = 5 * time.Second }()
+	if err := fullBelow(volume.Device{Number: r.dev.Number}); err == nil || !strings.Contains(err.Error(), "does not respond") {
+		t.Errorf("got %v", err)
 	}
 }
 
