@@ -109,11 +109,18 @@ func (p *Provider) file(name volume.Name) (string, error) {
 	return filepath.Join(dir, name.LV), nil
 }
 
-// nameOf returns the volume of a file; empty if the file is in no configured directory.
+// nameOf returns the volume of a file; empty if the file is in no configured directory. The group configured with the
+// path of its directory is asked first: another group's directory that hangs must not delay it.
 func (p *Provider) nameOf(file string) volume.Name {
-	for vg := range p.dirs {
-		if dir, err := p.directory(vg); err == nil && filepath.Dir(file) == dir {
-			return volume.Name{VG: vg, LV: filepath.Base(file)}
+	parent := filepath.Dir(file)
+	for _, first := range []bool{true, false} {
+		for vg, path := range p.dirs {
+			if (path == parent) != first {
+				continue
+			}
+			if dir, err := p.directory(vg); err == nil && dir == parent {
+				return volume.Name{VG: vg, LV: filepath.Base(file)}
+			}
 		}
 	}
 	return volume.Name{}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -318,4 +319,30 @@ func TestLimitLowered(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestNameOf: a group's own directory is asked first, so that another group's directory that hangs delays no call.
+func TestNameOf(t *testing.T) {
+	d := &askedDirectories{disk: newDisk(t)}
+	p := New(map[string]string{"vg0": "/no/vg0", "vg1": "/no/vg1", "vg2": "/no/vg2"}, d.links, d, d)
+	for vg := range p.dirs {
+		d.asked = nil
+		if name := p.nameOf("/no/" + vg + "/a"); name != (volume.Name{VG: vg, LV: "a"}) || !slices.Equal(d.asked, []string{"/no/" + vg}) {
+			t.Errorf("%s: got %v after questions for %v", vg, name, d.asked)
+		}
+	}
+	if name := p.nameOf("/no/other/a"); name != (volume.Name{}) {
+		t.Errorf("got %v", name)
+	}
+}
+
+// An askedDirectories is a disk that keeps the directories it is asked for.
+type askedDirectories struct {
+	*disk
+	asked []string
+}
+
+func (d *askedDirectories) Directory(dir string) (string, error) {
+	d.asked = append(d.asked, dir)
+	return dir, nil
 }
