@@ -156,6 +156,9 @@ var sound = []string{"linear", "striped", "raid", "cache", "writecache", "thin"}
 // unsound returns why a device must never be formatted; "" = it may be formatted.
 func unsound(m devmapper.Mapped) string {
 	for _, t := range m.Targets {
+		if t.Type == "snapshot-origin" {
+			return fmt.Sprintf("%s has snapshots, which mkfs could fill: create its filesystem yourself, or remove them (lvs)", m.Name)
+		}
 		if !slices.Contains(sound, t.Type) {
 			return fmt.Sprintf("%s has a %q target at %d", m.Name, t.Type, t.Start)
 		}

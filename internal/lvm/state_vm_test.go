@@ -50,7 +50,7 @@ func TestVMForeign(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "snapshot") {
 		t.Errorf("got %v", err)
 	}
-	for name, want := range map[string]string{"cow": "snapshot", "origin": "snapshot-origin", "mirrored": "", "thin": ""} {
+	for name, want := range map[string]string{"cow": "snapshot", "origin": "has snapshots", "mirrored": "", "thin": ""} {
 		lv := l.present(name)
 		if why := l.activate(lv).Unsound; want == "" && why != "" || !strings.Contains(why, want) {
 			t.Errorf("%s: got %q", name, why)
