@@ -79,7 +79,7 @@ func (p *Provider) answers(m devmapper.Mapped) error {
 			}
 			what := []string{"metadata", "data"}[i]
 			if d, err := p.DM.Device(devmapper.Key{Number: number}); err == nil && d.Suspended {
-				return silentError(fmt.Sprintf("its %s device %s is suspended: a command of LVM changes it, or one was killed (ps ax | grep lv)", what, d.Name))
+				return silentError(fmt.Sprintf("its %s device %s is suspended: a command of LVM changes it, or one was killed (ps ax | grep lv); flexd check says how to resume it", what, d.Name))
 			}
 			return silentError(fmt.Sprintf("its %s device (%s) has completed no request for %s: look at its disk and at dmesg", what, number, silentLimit))
 		}
