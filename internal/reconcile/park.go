@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/flexd/flexd/internal/procfs"
@@ -19,6 +21,7 @@ type parked struct {
 	wchan string
 	what  string // what the child waits for, if that is known
 	since time.Time
+	dir   string // where the volume was to be mounted
 }
 
 func (l *lane) isParked() bool {
@@ -46,7 +49,7 @@ type earlierFinder interface {
 
 // park stops the lane until a child has ended, if err is about such a child.
 func (l *lane) park(step volume.Step, err error) bool {
-	p := &parked{step: step.Kind.String(), since: time.Now()}
+	p := &parked{step: step.Kind.String(), since: time.Now(), dir: l.mountedAt()}
 	var done <-chan struct{}
 	var stuck *run.StuckError
 	var locked *run.LockedError
@@ -97,11 +100,14 @@ func unfinished(err error) bool {
 }
 
 // text describes the child, with the remedy.
-func (p *parked) text() string {
+func (p *parked) text() string { return p.state() + "; " + stepHint(p.wait(), p.dir) }
+
+// state describes the child.
+func (p *parked) state() string {
 	s := fmt.Sprintf("%s has been running since %s", p.step, p.since.Format(time.TimeOnly))
 	if p.pid != 0 {
 		s += fmt.Sprintf(" (pid %d", p.pid)
-		if where := cmp.Or(p.wchan, procfs.Wchan(p.pid)); where != "" { // the child may have begun to wait since
+		if where := p.wait(); where != "" {
 			s += " waits in " + where
 		}
 		if p.what != "" {
@@ -109,5 +115,61 @@ func (p *parked) text() string {
 		}
 		s += ")"
 	}
-	return s + "; nothing is done to this volume until it ends; look at flexd check, the volume's disk and dmesg"
+	return s + "; nothing is done to this volume until it ends"
+}
+
+// wait returns the wait channel of the child, which may have begun to wait since it was parked.
+func (p *parked) wait() string { return cmp.Or(p.wchan, procfs.Wchan(p.pid)) }
+
+// frozenWait is the wait channel of a process that would change a frozen filesystem.
+const frozenWait = "percpu_rwsem_wait"
+
+// stepHint is the remedy for a step that does not end, and whose child has that wait channel.
+func stepHint(wchan, dir string) string {
+	if wchan == frozenWait {
+		return fmt.Sprintf("the filesystem may be frozen (fsfreeze -f by a backup): when that has ended, fsfreeze -u %s; otherwise look at the volume's disk and dmesg", cmp.Or(dir, "DIR"))
+	}
+	return "look at flexd check, the volume's disk and dmesg"
+}
+
+// mountedAt returns a directory where the volume was to be mounted, for the owner's commands.
+func (l *lane) mountedAt() string {
+	if claims := l.n.Store.Claims(l.uuid); len(claims) > 0 {
+		return claims[0].Dir
+	}
+	return ""
+}
+
+// stuckClass is the class of the finding, and stuckAfter the time after which there is one.
+const (
+	stuckClass = "stuck"
+	stuckAfter = 20 * time.Second
+)
+
+// stuckSteps returns a finding for each volume with a child that does not end, or that waits for a frozen filesystem.
+func (n *Node) stuckSteps() (all []status.Finding) {
+	for _, l := range n.allLanes() {
+		if f, ok := l.stuckStep(); ok && time.Since(f.Since) > stuckAfter {
+			all = append(all, f)
+		}
+	}
+	slices.SortFunc(all, func(a, b status.Finding) int { return strings.Compare(a.VG+"/"+a.LV, b.VG+"/"+b.LV) })
+	return all
+}
+
+func (l *lane) stuckStep() (f status.Finding, stuck bool) {
+	l.mu.Lock()
+	p, step, since := l.parked, l.working, l.since
+	f = status.Finding{Class: stuckClass, VG: l.name.VG, LV: l.name.LV, UUID: string(l.uuid)}
+	l.mu.Unlock()
+	if p == nil && step != "" && time.Since(since) > stuckAfter {
+		if child := run.Holder(l.lock); child != nil && child.Wchan == frozenWait {
+			p = &parked{step: step, pid: child.Pid, wchan: child.Wchan, since: since, dir: l.mountedAt()}
+		}
+	}
+	if p == nil {
+		return f, false
+	}
+	f.Since, f.Message, f.Hint = p.since, p.state(), stepHint(p.wait(), p.dir)
+	return f, true
 }

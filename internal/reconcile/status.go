@@ -136,7 +136,7 @@ func (n *Node) Check(ctx context.Context) status.Check {
 	found = slices.DeleteFunc(slices.Clone(found), func(f status.Finding) bool { // its table is the fence
 		return f.Class == string(join.StaleMapping) && slices.ContainsFunc(taken, func(t status.Finding) bool { return t.UUID == f.UUID })
 	})
-	check.Findings = slices.Concat(n.lostGroups(), taken, found)
+	check.Findings = slices.Concat(n.lostGroups(), taken, n.stuckSteps(), found)
 	check.Problems = n.noteProblems()
 	check.Verdict = check.Judge()
 	return check

@@ -77,7 +77,7 @@ func (n *Node) explainEnd(c *call, err error) error {
 
 // timeoutReason describes the step or fact that a call waited for at its deadline.
 func (l *lane) timeoutReason() error {
-	child := run.Holder(l.lock)
+	child, dir := run.Holder(l.lock), l.mountedAt()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -88,15 +88,20 @@ func (l *lane) timeoutReason() error {
 	case l.waiting != nil:
 		return volume.Errorf(volume.InProgress, "%s: has waited since %s: %s", l.waiting.stepName(), l.waiting.since.Format(time.TimeOnly), l.waiting.err.Error())
 	case l.working == volume.Unmount.String():
-		return volume.Errorf(volume.InProgress, "still running: %s%s; it continues, and the next call waits for it%s", l.stepSince(), childState(child), slowAdvice)
+		return volume.Errorf(volume.InProgress, "still running: %s%s; it continues, and the next call waits for it; %s", l.stepSince(), childState(child), slowHint(child, dir))
 	case l.working != "":
-		return volume.Errorf(volume.InProgress, "still preparing: %s%s; it continues, and the next call uses its result%s", l.stepSince(), childState(child), slowAdvice)
+		return volume.Errorf(volume.InProgress, "still preparing: %s%s; it continues, and the next call uses its result; %s", l.stepSince(), childState(child), slowHint(child, dir))
 	}
 	return volume.Errorf(volume.InProgress, "not done within the call's time")
 }
 
-// slowAdvice is the remedy for a step that may only be slow.
-const slowAdvice = "; if that takes too long, look at flexd check, the volume's disk and dmesg"
+// slowHint is the remedy for a step that may only be slow.
+func slowHint(child *procfs.Waiting, dir string) string {
+	if child != nil && child.Wchan == frozenWait {
+		return stepHint(child.Wchan, dir)
+	}
+	return "if that takes too long, " + stepHint("", dir)
+}
 
 // metadataTimeout is the error of a call that was reading a group's metadata at its deadline.
 func metadataTimeout(vg string) error {

@@ -52,7 +52,7 @@ func TestClasses(t *testing.T) {
 			listed = append(listed, m[1])
 		}
 	}
-	classes := append(audit.Classes(), "udev-rule", "one-directory", "locks-lost", "lock-taken", "locks-unavailable") // of flexd check alone
+	classes := append(audit.Classes(), "udev-rule", "one-directory", "locks-lost", "lock-taken", "locks-unavailable", "stuck") // of flexd check alone
 	slices.Sort(classes)
 	slices.Sort(listed)
 	if !slices.Equal(classes, listed) {

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,5 +106,44 @@ func TestEndsWhileADirectoryHangs(t *testing.T) {
 			})
 			h.end(noAttach, v, q, r)
 		})
+	}
+}
+
+// A backup has frozen a pod's filesystem, and an expansion waits for it, and so does the pod's unmount: flexd check
+// names fsfreeze -u, also after a restart of flexd. With it everything ends well.
+func TestExpandFrozen(t *testing.T) {
+	t.Parallel()
+	need(t, "mkfs.xfs")
+	h := newHost(t)
+	v, p := h.vol("a", "xfs").With("size", "320Mi"), podN(1)
+	h.ok(h.up(noAttach, v, p))
+	h.write(v, p, "f", "x")
+	dir := h.PodDir(p, v)
+	h.sh("fsfreeze", "-f", dir)
+	defer func() { _ = exec.Command("fsfreeze", "-u", dir).Run() }()
+	expand := make(chan answer, 1)
+	go func() { expand <- h.call("expandfs", v.Blob(nil), "", dir, fmt.Sprint(400*mib), "0") }()
+	found := func() string {
+		out, code := h.check()
+		if code == 1 && strings.Contains(out, "vg0/a  stuck") && strings.Contains(out, "percpu_rwsem_wait") && strings.Contains(out, "fsfreeze -u "+dir) {
+			return ""
+		}
+		return out
+	}
+	h.eventually("check reports the frozen filesystem", found)
+	unmount := make(chan answer, 1)
+	go func() { unmount <- h.unmount(v, p) }()
+	h.restart()
+	h.eventually("check reports it after a restart", found)
+	h.sh("fsfreeze", "-u", dir)
+	h.ok(<-unmount)
+	if a := <-expand; a.Status != "Success" && !strings.Contains(a.Message, "not mounted") {
+		t.Errorf("got %+v", a)
+	}
+	h.ok(h.mount(v, p))
+	h.reads(v, p, "f", "x")
+	h.end(noAttach, v, p)
+	if out, code := h.check(); code != 0 {
+		t.Error(out)
 	}
 }
