@@ -18,19 +18,20 @@ import (
 // FullBelow is the free space of the filesystem below a loop device, in bytes, under which it counts as full.
 const FullBelow = 1 << 20
 
-// mixedReserve is what a btrfs with mixed block groups shows as available, and keeps for its metadata.
-const mixedReserve = 2 << 20
+// hiddenReserve is what a filesystem may show as available, and keep for its metadata, as a btrfs with mixed block
+// groups does.
+const hiddenReserve = 2 << 20
 
 // FreeBelow returns the bytes that root can still write to the filesystem of path, of which st is the statfs. The free
-// blocks of a btrfs and of an ext4 include those that only metadata can use.
+// blocks of an ext4 or a btrfs include those that only metadata can use. An overlay shows those of its upper layer.
 func FreeBelow(path string, st *unix.Statfs_t) int64 {
 	switch st.Type {
-	case unix.BTRFS_SUPER_MAGIC:
-		return max(0, int64(st.Bavail)*st.Bsize-mixedReserve)
 	case unix.EXT4_SUPER_MAGIC: // a quota of the directory limits both
 		return max(int64(st.Bavail), int64(st.Bfree)-ext4Reserve(path)) * st.Bsize
+	case unix.XFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+		return int64(st.Bfree) * st.Bsize
 	}
-	return int64(st.Bfree) * st.Bsize
+	return max(0, int64(st.Bavail)*st.Bsize-hiddenReserve)
 }
 
 // ext4Reserve returns the clusters that the ext4 of path reserves for metadata; ext2 has none. A cluster is a block,

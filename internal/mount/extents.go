@@ -42,7 +42,7 @@ func NeedsSpace(file string) (bool, error) {
 	if err := unix.Statfs(file, &fs); err != nil { // a file may be bound into its directory
 		return false, &os.PathError{Op: "statfs", Path: file, Err: err}
 	}
-	if fs.Type == unix.BTRFS_SUPER_MAGIC {
+	if fs.Type == unix.BTRFS_SUPER_MAGIC || fs.Type == unix.OVERLAYFS_SUPER_MAGIC { // its upper layer may be a btrfs
 		return true, nil
 	}
 	var st unix.Stat_t

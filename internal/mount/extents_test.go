@@ -106,11 +106,17 @@ func TestFullBelowShared(t *testing.T) {
 // A device of a sparse file is full when root can write nothing more to the filesystem below, which keeps a reserve
 // for its metadata.
 func TestFullBelow(t *testing.T) {
-	for _, fs := range []string{"ext4", "xfs", "btrfs"} {
+	for _, fs := range []string{"ext4", "xfs", "btrfs", "overlay over ext4", "overlay over btrfs"} {
 		t.Run(fs, func(t *testing.T) {
-			need(t, "mkfs."+fs)
+			lower, overlay := strings.CutPrefix(fs, "overlay over ")
+			need(t, "mkfs."+lower)
 			r := bareRig(t)
-			dir := r.mountImage(fs)
+			dir := r.mountImage(lower)
+			if overlay {
+				r.sh("sh", "-ec", "cd $0; mkdir lower upper work merged; mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work none merged", dir)
+				dir += "/merged"
+				defer umount.NoFollow(dir)
+			}
 			r.file = filepath.Join(dir, "volume")
 			r.sh("truncate", "-s", "64M", r.file)
 			r.attach()
