@@ -58,6 +58,7 @@ type Parts struct {
 
 	Views   func() []*View
 	Record  func(status.Event)                                            // adds to the history
+	Resized func(volume.UUID)                                             // the device of a mounted volume has another size than at the last look
 	Renamed func(uuid volume.UUID, old, now volume.Name)                  // a volume with a format record has another name
 	Release func(context.Context, volume.UUID, volume.Name, string) error // an orphan, as `flexd release` would, with the proof that no other mount namespace has its device
 }

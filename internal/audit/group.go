@@ -52,6 +52,13 @@ type group struct {
 	unknownReason string                 // why the metadata could not be read
 	gone          bool                   // the group does not exist, which is why unknownReason is set
 	space         spaceSeen
+	resized       map[volume.UUID]resize
+}
+
+// A resize is a size of a device that its lane was told to look at.
+type resize struct {
+	size int64
+	at   time.Time
 }
 
 // schedule starts an audit after quiet.
@@ -240,11 +247,17 @@ func (s *group) addViews(g *join.Group, mounted func(dir string) bool) map[volum
 }
 
 // markBusy marks the volumes whose lanes work, or have ended a step since began: their facts may be from
-// different moments.
+// different moments. So may those of a volume whose device has been resized since its lane's last look.
 func (s *group) markBusy(g *join.Group, began time.Time) {
 	g.Busy = map[volume.UUID]bool{}
-	creating := map[string]bool{}
+	creating, sizes := map[string]bool{}, map[volume.UUID]int64{}
+	for _, d := range g.Devices {
+		sizes[d.UUID] = d.Size
+	}
 	for _, v := range s.a.Views() {
+		if size := sizes[v.UUID]; size > 0 && v.Have != nil && len(v.Have.Mounts) > 0 && v.Have.Device.Size != size {
+			g.Busy[v.UUID] = s.noteSize(v.UUID, size)
+		}
 		if v.Name.VG == s.vg && (v.Busy || v.Acted.After(began)) {
 			g.Busy[v.UUID] = true
 			creating[v.Name.LV] = creating[v.Name.LV] || v.ByName
@@ -253,6 +266,23 @@ func (s *group) markBusy(g *join.Group, began time.Time) {
 	for i, v := range g.Volumes { // unless a lane creates the volume, its creation was interrupted
 		g.Volumes[i].Making = v.Making && creating[v.Name]
 	}
+}
+
+// noteSize makes the lane of a volume look at the new size of its device, once. It reports whether the lane may not have
+// looked yet.
+func (s *group) noteSize(uuid volume.UUID, size int64) bool {
+	s.mu.Lock()
+	last := s.resized[uuid]
+	if last.size != size {
+		last = resize{size, time.Now()}
+		if s.resized == nil {
+			s.resized = map[volume.UUID]resize{}
+		}
+		s.resized[uuid] = last
+		defer s.a.Resized(uuid)
+	}
+	s.mu.Unlock()
+	return time.Since(last.at) < busyLimit
 }
 
 func (s *group) config() *config.VolumeGroup { return s.a.Config.VG(s.vg) }

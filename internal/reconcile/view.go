@@ -1,6 +1,8 @@
 package reconcile
 
 import (
+	"time"
+
 	"github.com/flexd/flexd/internal/audit"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -42,6 +44,11 @@ func (n *Node) newAuditor() *audit.Auditor {
 		Config: n.Config, Log: n.Log, Observer: n.Observer, Gauge: n.Gauge,
 		Surveyors: providersOf[audit.Surveyor](n), Pools: providersOf[audit.PoolSource](n), Spaces: providersOf[audit.SpaceSource](n),
 		PodEvents: n.PodEvents, Boot: n.Boot, Views: n.views, Release: n.reclaim, Record: n.record,
+		Resized: func(uuid volume.UUID) {
+			if l := n.laneOf(uuid); l != nil {
+				l.deviceChanged(time.Now())
+			}
+		},
 		Renamed: func(uuid volume.UUID, old, now volume.Name) {
 			facts, err := n.Records.Get(uuid)
 			own := err == nil && facts.File == n.Records.File(uuid)

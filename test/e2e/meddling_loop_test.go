@@ -480,3 +480,32 @@ func TestDetachedInUse(t *testing.T) {
 		})
 	}
 }
+
+// The file of a mounted volume, and with it its device, is made smaller: flexd check reports that without a call, and
+// agrees again once the file has its size back.
+func TestDeviceMadeSmaller(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p := h.vol("a", "ext4"), podN(1)
+	h.ok(h.up(noAttach, v, p))
+	s, file := h.story("a"), h.Dir+"/vg0/a"
+	resize := func(size int64) {
+		h.must(os.Truncate(file, size))
+		h.sh("losetup", "-c", s.Device)
+	}
+	resize(s.Size - 8*mib)
+	h.eventually("check reports it", func() string {
+		if out, code := h.check(); code != 1 || !strings.Contains(out, "vg0/a  faulty") || !strings.Contains(out, "was made smaller than its filesystem") {
+			return out
+		}
+		return ""
+	})
+	resize(s.Size)
+	h.eventually("check agrees", func() string {
+		if out, code := h.check(); code != 0 {
+			return out
+		}
+		return ""
+	})
+	h.end(noAttach, v, p)
+}
