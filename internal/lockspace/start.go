@@ -172,7 +172,7 @@ var startErrors = []struct{ text, meaning string }{
 	{"requires lvmlockd", "LVM does not use lvmlockd: set global/use_lvmlockd=1 in /etc/lvm/lvm.conf"},
 	{"lock manager", "its lock manager does not run: systemctl start sanlock (or dlm)"},
 	{"lvmlockd is not running", "lvmlockd does not run: systemctl start lvmlockd"},
-	{"not found", "LVM does not find the volume group: its disks may be missing, unreadable or rejected by the filter"},
+	{"not found", "LVM does not find the volume group: its disks may be missing, unreadable, or excluded by the filter or the devices file"},
 }
 
 func startError(vg, text string, err error) error {

@@ -117,7 +117,7 @@ func classify(vg string, err error, stderr []byte) error {
 		}
 	}
 	if strings.Contains(said, fmt.Sprintf("Volume group %q not found", vg)) {
-		e.Kind, e.Text = ErrNoVG, "LVM does not find it (its disks may be missing, unreadable, or rejected by the filter): "+said
+		e.Kind, e.Text = ErrNoVG, "LVM does not find it (its disks may be missing, unreadable, or excluded by the filter or the devices file: pvs -a, lvmdevices): "+said
 	} else {
 		e.Text = "LVM failed: " + cmp.Or(said, err.Error())
 	}
@@ -130,7 +130,8 @@ func oneLine(stderr []byte) string {
 	var lines []string
 	for line := range strings.Lines(string(stderr)) {
 		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "WARNING: Activation disabled") || len(lines) > 0 && lines[len(lines)-1] == line {
+		own := strings.HasPrefix(line, "WARNING: Activation disabled") || strings.HasPrefix(line, "Please remove the lvm.conf filter")
+		if line == "" || own || len(lines) > 0 && lines[len(lines)-1] == line {
 			continue
 		}
 		lines = append(lines, line)

@@ -334,7 +334,7 @@ func cacheState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) 
 // writecacheState reads the error indicator, which comes first.
 func writecacheState(f *faults, _ devmapper.Mapped, n *node, state devmapper.Target) {
 	if indicator, _, _ := strings.Cut(state.Params, " "); indicator != "0" {
-		f.failed, f.remedy = "the writecache of "+n.volume()+" has failed", cacheRemedy(n)
+		f.failed, f.remedy = "the writecache of "+n.volume()+" has failed", cacheRemedy(n)+". Then check the files that were written last: the kernel may lose synced writes with it"
 	}
 }
 

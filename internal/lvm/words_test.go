@@ -47,6 +47,14 @@ func TestClassify(t *testing.T) {
 	}
 }
 
+// A message that only flexd's --config causes is not quoted.
+func TestOneLine(t *testing.T) {
+	got := oneLine([]byte("  Please remove the lvm.conf filter, it is ignored with the devices file.\n  WARNING: Activation disabled.\n  Volume group \"vg1\" not found\n  Volume group \"vg1\" not found\n  Cannot process volume group vg1\n"))
+	if want := `Volume group "vg1" not found; Cannot process volume group vg1`; got != want {
+		t.Errorf("got %q", got)
+	}
+}
+
 // Ensure the arguments of each command.
 func TestArgs(t *testing.T) {
 	ms := []*member{
