@@ -307,7 +307,7 @@ func backupsIn(size int64) []int64 {
 	for p := int64(256 << 20); p < min(size, 64<<30+1); p += 256 << 20 {
 		places = append(places, p-volume.Tail/4, p)
 	}
-	for p := int64(1 << 40); p < size; p += 1 << 40 {
+	for p := int64(1 << 40); p < min(size, 1<<50); p += 1 << 40 { // each group has a superblock: the first 1023 suffice
 		places = append(places, p-4096, p) // just under 1 TiB is mkfs's largest
 	}
 	return places

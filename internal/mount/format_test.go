@@ -409,3 +409,12 @@ func TestClean(t *testing.T) {
 		t.Errorf("what mkfs wrote at %d is still there", off)
 	}
 }
+
+// The places that are read on a device do not grow with each TiB, or without end just below the largest size.
+func TestSpansOfHugeDevices(t *testing.T) {
+	for _, size := range []int64{1 << 50, 7 << 60, 1<<63 - 4096} {
+		if n := len(spans(size)); n > 8000 {
+			t.Errorf("%d bytes: %d places", size, n)
+		}
+	}
+}
