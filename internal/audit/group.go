@@ -55,7 +55,7 @@ type group struct {
 	resized       map[volume.UUID]resize
 }
 
-// A resize is a size of a device that its lane was told to look at.
+// A resize is a size of a device that differs from its lane's last look, and when an audit first saw it.
 type resize struct {
 	size int64
 	at   time.Time
@@ -268,8 +268,8 @@ func (s *group) markBusy(g *join.Group, began time.Time) {
 	}
 }
 
-// noteSize makes the lane of a volume look at the new size of its device, once. It reports whether the lane may not have
-// looked yet.
+// noteSize makes the lane of a volume look at the new size of its device. It reports whether the lane may not have looked
+// yet; a size that still differs after a second does not exempt the volume from the comparison.
 func (s *group) noteSize(uuid volume.UUID, size int64) bool {
 	s.mu.Lock()
 	last := s.resized[uuid]
@@ -279,9 +279,9 @@ func (s *group) noteSize(uuid volume.UUID, size int64) bool {
 			s.resized = map[volume.UUID]resize{}
 		}
 		s.resized[uuid] = last
-		defer s.a.Resized(uuid)
 	}
 	s.mu.Unlock()
+	s.a.Resized(uuid) // each time: the device may have had another size meanwhile that only the lane has seen
 	return time.Since(last.at) < busyLimit
 }
 
