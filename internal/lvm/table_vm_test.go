@@ -118,7 +118,7 @@ func TestVMMovedSnapshot(t *testing.T) {
 	l.sh("lvcreate", "-q", "-y", "-s", "-L", "8M", "-n", "snap", "vg0/moved", l.disks[0])
 	l.sh("lvcreate", "-q", "-y", "-ay", "-Zn", "-Wn", "-L", "8M", "-n", "stays", "vg0", l.disks[1])
 	l.sh("lvcreate", "-q", "-y", "-s", "-L", "8M", "-n", "snap2", "vg0/stays", l.disks[0])
-	l.interruptMove(slow, "", func(_, mirror devmapper.Mapped) bool { return mirror.Live })
+	l.interruptMove(slow, "", func(_, mirror devmapper.Mapped) bool { return mirror.Live && !l.named("vg0-stays").Suspended })
 	l.Invalidate("")
 	origin := l.present("stays") // its snapshot is moved
 	is(t, l.Deactivate(t.Context(), l.lock, origin, l.device(origin)), nil, "pvmove moves vg0/snap2")
