@@ -47,7 +47,7 @@ func (o *Observer) MountsOf(number, path string, dirs []string, devices *mountta
 	}
 	for i, e := range o.owned(number, path, dirs, devices) {
 		whole := o.whole(e.Entry, dirs)
-		s := join.Mount{Dir: e.Dir, Device: number, Type: e.Type, What: part(e.Entry, whole) + e.Type + " from " + path, Part: !whole, Owner: e.owner, Pod: e.place.Pod, Other: e.otherDriver, BindLeft: e.bindLeft, OtherRoot: e.otherRoot, Outside: e.outside, Disks: disks, FSID: fsid, Source: path, Options: e.Options, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly}
+		s := join.Mount{Dir: e.Dir, Device: number, Type: e.Type, What: part(e.Entry, whole) + e.Type + " from " + path, Part: !whole, Owner: e.owner, Pod: e.place.Pod, Other: e.otherDriver, BindLeft: e.bindLeft, OtherRoot: e.otherRoot, Outside: e.outside, Disks: disks, FSID: fsid, Source: path, Options: e.Options, ReadOnly: e.ReadOnly, SuperReadOnly: e.SuperReadOnly, Deleted: deleted(e.Entry)}
 		if over := table.Over(e.Entry); over != nil {
 			again := o.whole(over, dirs)
 			s.Over = fmt.Sprintf("%s%s from %s at %s", part(over, again), over.Type, over.Source, over.Dir)

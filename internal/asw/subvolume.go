@@ -2,6 +2,7 @@ package asw
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/flexd/flexd/internal/mounttable"
 )
@@ -36,11 +37,14 @@ func (o *Observer) whole(e *mounttable.Entry, dirs []string) bool {
 }
 
 // directory reports whether a mount shows a directory of a filesystem or subvolume, as a bind
-// does.
+// does. The kernel does not know the path of a subvolume that was deleted.
 func directory(e *mounttable.Entry) bool {
 	_, subvolume := e.Subvolume()
-	return e.Root != "/" && e.Root != subvolume
+	return e.Root != "/" && e.Root != subvolume && !(subvolume == "" && deleted(e))
 }
+
+// deleted reports whether the directory or subvolume that a mount shows was deleted.
+func deleted(e *mounttable.Entry) bool { return strings.HasSuffix(e.Root, "//deleted") }
 
 // Found stores the subvolumes that are mounted at the start, if all notes about the mounts of their
 // filesystem were lost.

@@ -26,6 +26,10 @@ func (s *facts) claimed() (missing bool, stale []Mount) {
 				s.add(Covered, c.Dir, "no action is needed: when kubelet asks for the unmount, flexd unmounts all mounts there. To do it earlier: umount "+c.Dir,
 					"its mount at %s, for %s, is covered by another mount of the same volume", c.Dir, c.For)
 			}
+			if ours.Deleted {
+				s.add(Faulty, c.Dir, "delete the pod, so that kubelet mounts the volume anew, with its present default subvolume (btrfs subvolume get-default). Only a snapshot has the data of the deleted one",
+					"the btrfs subvolume that is mounted at %s, for %s, was deleted", c.Dir, c.For)
+			}
 			continue
 		case gone != nil && s.device == nil && s.volume != nil && s.g.Kernel == "":
 			stale = append(stale, *gone)

@@ -177,6 +177,7 @@ type Mount struct {
 	Part      bool   // it shows only a part of the filesystem
 	Over      string // the mount that covers it, "" = none
 	Again     bool   // Over is the same filesystem at the same directory
+	Deleted   bool   // the directory or subvolume that it shows was deleted
 
 	ReadOnly      bool     // the mount's own flag
 	SuperReadOnly bool     // the superblock's

@@ -266,6 +266,33 @@ func TestBtrfsSubvolumes(t *testing.T) {
 	h.end(noAttach, v, p)
 }
 
+// The subvolume that a pod has mounted is deleted: check reports it, and kubelet can unmount it, also if the notes are lost.
+func TestSubvolumeDeleted(t *testing.T) {
+	t.Parallel()
+	need(t, "mkfs.btrfs", "btrfs")
+	h := newHost(t)
+	v, p, q := h.vol("a", "btrfs"), podN(1), podN(2)
+	h.ok(h.up(noAttach, v, p))
+	dir := h.PodDir(p, v)
+	for _, lost := range []bool{false, true} {
+		h.sh("btrfs", "subvolume", "create", dir+"/sub")
+		h.sh("btrfs", "subvolume", "set-default", dir+"/sub")
+		h.ok(h.up(noAttach, v, q))
+		h.sh("btrfs", "subvolume", "set-default", "5", dir)
+		h.sh("btrfs", "subvolume", "delete", dir+"/sub")
+		h.disagrees("faulty", h.story("a").UUID, h.PodDir(q, v), "was deleted")
+		if lost {
+			h.kill()
+			h.must(os.RemoveAll(h.Run + "/notes"))
+			h.start()
+		}
+		h.ok(h.unmount(v, q))
+		h.ok(h.up(noAttach, v, q))
+		h.ok(h.unmount(v, q))
+	}
+	h.end(noAttach, v, p)
+}
+
 // leak runs a program in a new mount namespace, which has a copy of all mounts of this test, until it is
 // killed; first it runs a command there.
 func (h *host) leak(first ...string) *exec.Cmd {
