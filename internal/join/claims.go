@@ -137,7 +137,10 @@ func (s *facts) mountedUnknown() {
 	for _, m := range s.mounts() {
 		noted := slices.ContainsFunc(s.claims, func(c Claim) bool { return c.Dir == m.Dir })
 		switch {
-		case m.Owner == volume.Elsewhere && !noted && m.Other:
+		case m.Owner == volume.Elsewhere && m.Other && noted:
+			s.add(MountedUnknown, m.Dir, "flexd mounts it for no further pod meanwhile. Delete that pod, and kubelet unmounts it",
+				"%s is mounted at %s%s, a directory of another driver of kubelet, as after a change of `driver` in flexd's configuration", m.What, m.Dir, s.claimedFor(m.Dir))
+		case m.Owner == volume.Elsewhere && m.Other:
 			s.add(MountedUnknown, m.Dir, "flexd mounts it for no further pod meanwhile. Do not unmount it by hand: a pod may use it. Delete that pod, and kubelet unmounts it. If flexd is to replace that driver: docs/migrate.md",
 				"%s is mounted at %s by another driver of kubelet", m.What, m.Dir)
 		case m.Owner == volume.Elsewhere && !noted && m.BindLeft:

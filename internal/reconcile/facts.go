@@ -52,6 +52,9 @@ func observed(h volume.Have) []status.Fact {
 			who = ", made by kubelet or the runtime"
 		case volume.Elsewhere:
 			who = ", made by something else"
+			if m.OtherDriver {
+				who = ", in a directory of another driver"
+			}
 		}
 		add("mount", "%s (%s%s%s)", m.Dir, m.Type, readOnly(m.ReadOnly), who)
 	}
