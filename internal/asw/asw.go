@@ -162,6 +162,8 @@ func (o *Observer) metadata(ctx context.Context, t Target, h *volume.Have) {
 		err error
 	)
 	switch {
+	case t.Name.LV == "":
+		err = errors.New("its name is unknown: its file is in no group's directory, and flexd has no record of it")
 	case p != nil && t.LookUp != nil:
 		lv, err = t.LookUp(ctx, p, t.Name)
 	case p != nil:
@@ -298,7 +300,13 @@ func (o *Observer) identify(ctx context.Context, e *mounttable.Entry, number str
 		}
 	}
 	for _, p := range o.distinct() {
-		if id, err := p.Identify(ctx, number); err != nil || id.UUID != "" {
+		id, err := p.Identify(ctx, number)
+		if err == nil && id.UUID != "" && id.Name.LV == "" { // its file is in no group's directory
+			if seen, err := o.Records(id.UUID); err == nil {
+				id.Name = seen.Name
+			}
+		}
+		if err != nil || id.UUID != "" {
 			return id, err
 		}
 	}

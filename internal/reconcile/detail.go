@@ -37,7 +37,7 @@ func (l *lane) view(findings map[string][]status.Finding) status.VolumeDetail {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := status.VolumeDetail{
-		Volume: status.Volume{VG: l.name.VG, LV: l.name.LV, UUID: string(l.uuid), Size: have.LV.Size, Pods: []status.Pod{}},
+		Volume: status.Volume{VG: cmp.Or(l.name.VG, "-"), LV: cmp.Or(l.name.LV, string(l.uuid)), UUID: string(l.uuid), Size: have.LV.Size, Pods: []status.Pod{}},
 		Claims: []status.Claim{}, Calls: []status.Call{}, Observed: observed(have), Plan: []string{}, Refused: []string{},
 		History: []status.Operation{}, Findings: append([]status.Finding{}, findings[string(l.uuid)]...),
 	}

@@ -51,6 +51,10 @@ func (l *lane) observe(ctx context.Context, w volume.Want) (volume.Have, error) 
 	}()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if now := currentName(h); l.name.LV == "" && now.LV != "" { // its file is in a group's directory again
+		l.name = now
+		l.wakeLocked()
+	}
 	unread := l.watched == nil || l.watched.path != g.path // earlier errors in the log were not checked
 	l.watched = &g
 	_, bad := l.n.Observer.KernelLog.Logged(g.path)

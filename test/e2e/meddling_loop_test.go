@@ -516,3 +516,47 @@ func TestDeviceMadeSmaller(t *testing.T) {
 	})
 	h.end(noAttach, v, p, podN(2))
 }
+
+// The file of a mounted volume is moved out of its group, and flexd's notes are lost: its record has the name. If the
+// records are lost, too, the volume is known by its uuid until the file is back.
+func TestFileMovedWithoutNotes(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p := h.vol("a", "ext4"), podN(1)
+	h.ok(h.up(noAttach, v, p))
+	id, aside := h.story("a").UUID, h.Dir+"/aside"
+	for _, records := range []bool{true, false} {
+		h.must(os.Rename(h.Dir+"/vg0/a", aside))
+		h.kill()
+		h.must(os.RemoveAll(h.Run + "/notes"))
+		if records {
+			h.start()
+			h.disagrees("dm-only", id, "has no file of that volume", "put it back")
+			h.state("a", "missing")
+		} else {
+			h.must(os.RemoveAll(h.State))
+			h.start()
+			h.noticed("without a name", "-/"+id, func(s volumeStatus) bool { return s.LV == id && s.State == "uncertain" })
+			if out, code := h.check(); code == 0 || !strings.Contains(out, "in no group's directory") {
+				t.Errorf("flexd check: exit status %d:\n%s", code, out)
+			}
+		}
+		h.must(os.Rename(aside, h.Dir+"/vg0/a"))
+		h.noticed("back", "-/"+id, func(s volumeStatus) bool { return s.LV == "a" && s.State == "mounted" })
+	}
+	h.end(noAttach, v, p)
+}
+
+// The driver has another name after a restart: a mount of the former one is reported, and refuses other pods until it ends.
+func TestDriverRenamed(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p := h.vol("a", "ext4"), podN(1)
+	h.ok(h.up(noAttach, v, p))
+	id, dir := h.story("a").UUID, h.PodDir(p, v)
+	h.settings.extra = "driver: acme/vols"
+	h.configure()
+	h.restart()
+	h.disagrees("mounted-unknown", id, dir, "`driver`", "Delete that pod")
+	h.unmount(v, p)
+}
