@@ -133,8 +133,30 @@ func (p *Provider) scopeOf(ctx context.Context, g *group) (scope, error) {
 		s.silent = slices.DeleteFunc(slices.Clone(unknown), func(path string) bool { return rejects(filter, p.allNames([]string{path})) })
 	}
 	filter = append(quoted(reject(p.allNames(s.excluded))), filter...)
-	s.config = "devices{scan_lvs=0 filter=[" + strings.Join(filter, ",") + "]} " + plainOutput
+	hints := ""
+	if g.ignoresHints() {
+		hints = ` hints="none"`
+	}
+	s.config = "devices{scan_lvs=0 filter=[" + strings.Join(filter, ",") + "]" + hints + "} " + plainOutput
 	return s, nil
+}
+
+// ignoresHints reports whether LVM must read the labels of all disks. By default it reads only the disks in
+// /run/lvm/hints, and a command that ran while a disk failed has written that file without the disk: until another
+// disk comes or goes, LVM would not find it again.
+func (g *group) ignoresHints() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.unhint
+}
+
+// ignoreHints makes all later commands read the labels of all disks. It reports whether the earlier ones did not.
+func (g *group) ignoreHints() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := g.unhint
+	g.unhint = true
+	return !before
 }
 
 // incomplete returns the error of a command that did not find all disks of its group, perhaps

@@ -49,6 +49,7 @@ type group struct {
 	known   *Facts             // the last facts, however old
 	at      time.Time          // when they were read
 	next    map[kind][]*member // the members of the next command: all that arrive before it gets the turn
+	unhint  bool               // the group once lacked a disk: LVM's hints may exclude it after its return
 	block   *Block             // a command that hangs, or nil
 	grace   time.Time          // when block, of an earlier flexd, starts to count as hanging
 }

@@ -120,6 +120,9 @@ func (g *group) readMetadata(ctx context.Context) (*Facts, error) {
 		return nil, &Error{VG: g.name, Kind: ErrFailed, Text: err.Error(), Err: err}
 	}
 	f, err := g.read(ctx, scope)
+	if lacks := errors.Is(err, ErrNoVG) || err == nil && f.Missing > 0; lacks && g.ignoreHints() {
+		return g.readMetadata(ctx)
+	}
 	if !hangs(err) {
 		return f, err
 	}

@@ -214,7 +214,6 @@ func TestVMDegraded(t *testing.T) {
 	l.found("a leg fails", l.differ(claims, nil), "degraded mirrored: 1 of 2 devices of its raid1 have failed or are missing (AD); a part of it is on a disk that LVM does not find (PV ",
 		"degraded thin: 1 of 2 devices of the raid1 vg0/pool_tdata below it have failed or are missing (AD)")
 	reload(false)
-	os.Remove("/run/lvm/hints")
 	for device, lv := range map[string]string{"vg0-mirrored": "vg0/mirrored", "vg0-pool_tdata": "vg0/pool"} {
 		l.sh("lvchange", "-q", "--refresh", lv)
 		for end := time.Now().Add(time.Minute); time.Now().Before(end) && !strings.Contains(l.sh("dmsetup", "status", device), " AA "); time.Sleep(100 * time.Millisecond) {
