@@ -202,7 +202,11 @@ func (s *facts) stale() {
 		wrong(hint, "the metadata calls it %s, and the kernel %s", v.Name, d.Kernel)
 	}
 	if v != nil && s.lvm() && d.LinkBad && d.Name == v.Name {
-		wrong("vgmknodes "+s.g.Name+" (flexd does it at the next mount)", "%s does not lead to %s", d.Link, d.Path)
+		hint := "vgmknodes " + s.g.Name
+		if d.NotLink {
+			hint = "it is a file or a directory, as after a write to that path while the volume was inactive: move it away (mv), then " + hint
+		}
+		wrong(hint, "%s does not lead to %s", d.Link, d.Path)
 	}
 	if old := s.oldName(); old != "" && len(s.volumes) == 1 {
 		back := "lvrename it back"

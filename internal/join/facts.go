@@ -128,6 +128,7 @@ type Device struct {
 	ReadOnly     bool
 	Link         string // its stable name; "" = none is expected
 	LinkBad      bool   // Link does not lead to the device
+	NotLink      bool   // Link is a file or a directory
 }
 
 // A Rival is another device or file that is the same volume.

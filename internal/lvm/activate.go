@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -101,17 +102,18 @@ func (p *Provider) ensureLink(ctx context.Context, g *group, lv volume.LV, m dev
 		return nil
 	case now.Activity != volume.Active:
 		return fmt.Errorf("activate: the device of %s disappeared", lv.Name)
-	case plainFile(p.link(name)):
-		return fmt.Errorf("activate: %s is a plain file, not a link to %s: a program wrote to it while the volume was inactive; move it away (mv), then ask again", p.link(name), p.node(m))
+	case notLink(p.link(name)):
+		return fmt.Errorf("activate: %s is a file or a directory, not a link to %s, as after a write to that path while the volume was inactive: move it away (mv), then ask again", p.link(name), p.node(m))
 	case said != nil:
 		return fmt.Errorf("activate: %s does not lead to %s: %w", p.link(name), p.node(m), said)
 	}
 	return fmt.Errorf("activate: %s does not lead to %s, and vgmknodes did not repair the link: is there another file with that name?", p.link(name), p.node(m))
 }
 
-func plainFile(path string) bool {
+// notLink reports whether something other than a link has a path. LVM does not replace it.
+func notLink(path string) bool {
 	st, err := os.Lstat(path)
-	return err == nil && st.Mode().IsRegular()
+	return err == nil && st.Mode()&fs.ModeSymlink == 0
 }
 
 // explainFailure checks whether a command failed because the volume has changed or its thin pool

@@ -3,6 +3,7 @@
 package lvm
 
 import (
+	"os"
 	"reflect"
 	"testing"
 
@@ -36,6 +37,11 @@ func TestVMAdvice(t *testing.T) {
 	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 8*mib, ""), ErrFailed, `activation/volume_list=["vg9","@here"]`, `add "vg0" or "vg0/new"`)
 	restore()
 	l.activate(lv)
+
+	l.sh("dmsetup", "create", "--noudevsync", "vg0-new", "--table", "0 8 error")
+	is(t, l.Create(t.Context(), l.lock, volume.Name{VG: "vg0", LV: "new"}, 8*mib, ""), ErrFailed, "another device with its name")
+	l.save(t, "nametaken", 1)
+	l.sh("dmsetup", "remove", "--noudevsync", "vg0-new")
 
 	l.sh("pvchange", "-q", "-xn", l.disks[0], l.disks[1])
 	l.Invalidate("")
@@ -81,4 +87,18 @@ func TestVMTransaction(t *testing.T) {
 	if err := l.Create(t.Context(), l.lock, name, 16*mib, ""); err != nil {
 		t.Error(err)
 	}
+
+	// A snapshot in use is to be merged into its inactive origin.
+	l.lvm("lvcreate -q -y -s -n snap vg0/data", "lvchange -q -an vg0/data", "lvchange -q -ay -K vg0/snap")
+	l.Invalidate("")
+	snap := l.present("snap")
+	f, err := os.Open(l.device(snap).Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.lvm("lvconvert -q -y --merge vg0/snap")
+	l.Invalidate("")
+	is(t, l.Activate(t.Context(), l.lock, lv), ErrFailed, "delete the pods that use the snapshot")
+	l.save(t, "merging", 2)
+	f.Close()
 }

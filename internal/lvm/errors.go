@@ -90,6 +90,8 @@ var phrases = []struct {
 	{"due to failed lock", ErrShared, lockspaceHint},
 	{"without a lock", ErrShared, lockspaceHint},
 	{"can be resized only while inactive", ErrFailed, "it has snapshots: remove them (lvremove), or extend it while no pod uses it; if one is being merged into it (lvs -a), wait until that has ended"},
+	{"Refusing to activate merging volume", ErrFailed, "a snapshot that is to be merged into it (lvconvert --merge) is active: delete the pods that use the snapshot, then ask again"},
+	{"failed: Device or resource busy; Failed to activate new LV", ErrFailed, "device-mapper has another device with its name (dmsetup info): if nothing needs that device, remove it (dmsetup remove), then ask again"},
 	{"transaction_id is", ErrFailed, transactionHint},
 	{"unexpected transaction id", ErrFailed, transactionHint}, // the pool is active
 	{"is exported", ErrExported, "it is exported: vgimport"},
@@ -117,7 +119,7 @@ func classify(vg string, err error, stderr []byte) error {
 		}
 	}
 	if strings.Contains(said, fmt.Sprintf("Volume group %q not found", vg)) {
-		e.Kind, e.Text = ErrNoVG, "LVM does not find it (its disks may be missing, unreadable, or excluded by the filter or the devices file: pvs -a, lvmdevices): "+said
+		e.Kind, e.Text = ErrNoVG, "LVM does not find it (its disks may be missing, unreadable, or excluded by the filter or the devices file: pvs -a, lvmdevices; a disk that is itself a logical volume does not count): "+said
 	} else {
 		e.Text = "LVM failed: " + cmp.Or(said, err.Error())
 	}

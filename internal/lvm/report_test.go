@@ -76,9 +76,11 @@ func TestTranscripts(t *testing.T) {
 		res, err := transcript(t, name)[0].result() // looks may follow
 		is(t, classify("vg0", err, res.Stderr), want)
 	}
-	for _, name := range []string{"transaction", "transaction-active"} {
+	for name, advice := range map[string]string{
+		"transaction": "vgcfgrestore --force", "transaction-active": "vgcfgrestore --force", "nametaken": "dmsetup remove", "merging": "delete the pods",
+	} {
 		res, err := transcript(t, name)[0].result()
-		is(t, classify("vg0", err, res.Stderr), ErrFailed, "vgcfgrestore --force")
+		is(t, classify("vg0", err, res.Stderr), ErrFailed, advice)
 	}
 }
 
