@@ -100,6 +100,8 @@ func advised(err error, dir string) error {
 		return fmt.Errorf("%w; free space on the filesystem of %s (see df and df -i), or use a smaller size", err, dir)
 	case errors.Is(err, unix.EROFS):
 		return fmt.Errorf("%w; see dmesg for errors of the filesystem of %s; if there are any: umount, fsck, mount; otherwise mount it read-write", err, dir)
+	case errors.Is(err, unix.EIO):
+		return fmt.Errorf("%w; see dmesg for errors of the filesystem of %s and of its disk; once no pod uses its volumes: umount, fsck, mount", err, dir)
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("%w; is it immutable or append-only? lsattr -d %s %[2]s/*; chattr -i -a FILE", err, volume.Quote(dir))
 	}

@@ -450,6 +450,9 @@ func TestDeadDirectory(t *testing.T) {
 	if err != nil || id.UUID != lv.UUID {
 		t.Errorf("got %+v, %v", id, err)
 	}
+	if s := n.Survey(t.Context(), "vg0", true); !strings.Contains(s.Metadata, "umount, fsck, mount") {
+		t.Errorf("without the remedy: %q", s.Metadata)
+	}
 	n.deactivate(lv, d)
 	n.sh("umount", n.dir)
 	if links, _ := filepath.Glob(filepath.Dir(n.saved(1)) + "/*"); len(links) > 0 {

@@ -89,7 +89,7 @@ const maxHung = 3
 func (p *Provider) each(vg, dir string, visit func(name, file string, f FileInfo)) (unread map[string]string, err error) {
 	names, err := p.kernel.Files(dir)
 	if err != nil {
-		return nil, fmt.Errorf("volume group %s: %w", vg, err)
+		return nil, fmt.Errorf("volume group %s: %w", vg, advised(err, dir))
 	}
 	unread = map[string]string{}
 	hung := 0
