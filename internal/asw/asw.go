@@ -387,10 +387,8 @@ func (o *Observer) mounts(t Target, h *volume.Have, table *mounttable.Table) {
 }
 
 func (o *Observer) liveError(d volume.Device, e *mounttable.Entry) string {
-	for _, bad := range []string{"shutdown", "emergency_ro"} {
-		if slices.Contains(e.Super, bad) {
-			return e.Type + " says " + bad
-		}
+	if bad := e.Stopped(); bad != "" {
+		return e.Type + " says " + bad
 	}
 	if d.ReadOnly { // fsck cannot reset the count in the superblock of a read-only device; the first mount had the same count
 		return ""

@@ -168,11 +168,8 @@ func mountedAt(d volume.Device, dir string) (*mounttable.Entry, error) {
 
 // inError describes the error of a mounted filesystem; "" = it has none.
 func inError(d volume.Device, e *mounttable.Entry) string {
-	for _, o := range e.Super {
-		switch o {
-		case "emergency_ro", "shutdown":
-			return "the kernel shut the filesystem down after an error (" + o + ")"
-		}
+	if o := e.Stopped(); o != "" {
+		return "the kernel shut the filesystem down after an error (" + o + ")"
 	}
 	if e.Type == "ext4" && !d.ReadOnly {
 		name := strings.ReplaceAll(strings.TrimPrefix(d.Path, "/dev/"), "/", "!")

@@ -2,6 +2,7 @@ package mounttable
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -43,6 +44,24 @@ type Line struct {
 
 func (e *Entry) String() string {
 	return fmt.Sprintf("%s (%s) of %s at %s", e.Type, e.Number, e.Source, e.Dir)
+}
+
+// Stopped returns the option with which the kernel shows that it stopped the filesystem after an error; "" = it shows none.
+func (l *Line) Stopped() string {
+	for _, o := range []string{"shutdown", "emergency_ro"} {
+		if slices.Contains(l.Super, o) {
+			return o
+		}
+	}
+	return ""
+}
+
+// NoWrites returns the option with which the kernel shows that it writes nothing to the filesystem; "" = it shows none.
+func (l *Line) NoWrites() string {
+	if l.SuperReadOnly {
+		return cmp.Or(l.Stopped(), "ro")
+	}
+	return l.Stopped()
 }
 
 // A Table is one reading of the mount table. It never changes.
