@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/kubelet"
 	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
@@ -307,6 +308,48 @@ func TestOutside(t *testing.T) {
 	for _, m := range observer(twoVolumes()).Assemble(t.Context(), Target{UUID: "A", Name: nameA}, tab).Mounts { // without a note
 		if m.OtherRoot != (m.Dir == former || m.Dir == subPath) {
 			t.Errorf("%+v", m)
+		}
+	}
+}
+
+// Only a device that is mounted read-write is marked, and whose file is on a filesystem that accepts no writes.
+func TestNoWrites(t *testing.T) {
+	mounted := func(id, number, dir, fs, super string) string {
+		return strings.TrimSuffix(line(id, number, "/", dir, "", fs, "/dev/x"), "rw") + super
+	}
+	for _, c := range []struct {
+		name, super, bound, over string // of the directory, of the filesystem of a bound file, of one over the directory
+		device, mount            bool   // read-only
+		at, option               string
+	}{
+		{name: "writable", super: "rw"},
+		{name: "stopped", super: "rw,emergency_ro", at: "/vg", option: "emergency_ro"},
+		{name: "shut down", super: "ro,shutdown", at: "/vg", option: "shutdown"},
+		{name: "read-only", super: "ro", at: "/vg", option: "ro"},
+		{name: "a bound file", super: "rw", bound: "ro", at: "/vg/a", option: "ro"},
+		{name: "bound from a writable one", super: "ro", bound: "rw"},
+		{name: "hidden", super: "rw", over: "ro"},
+		{name: "a read-only device", super: "ro", device: true},
+		{name: "mounted read-only", super: "ro", mount: true},
+	} {
+		lines := []string{mounted("40", "8:1", "/vg", "ext4", c.super)}
+		if c.bound != "" {
+			lines = append(lines, over("40", mounted("41", "8:2", "/vg/a", "ext4", c.bound)))
+		}
+		g := join.Group{
+			Survey: join.Survey{Directory: "/vg", Volumes: []join.Volume{{Name: "a", UUID: "A"}}, Devices: []join.Device{{Name: "a", UUID: "A", Number: "7:1", ReadOnly: c.device}}},
+			Mounts: []join.Mount{{Dir: podDir, Device: "7:1", ReadOnly: c.mount}},
+		}
+		if c.over != "" {
+			lines, g.Volumes = append(lines, over("40", mounted("41", "8:2", "/vg", "ext4", c.over))), nil
+		}
+		AddNoWrites(&g, table(t, lines...))
+		want, remedy := "", ""
+		if c.at != "" {
+			want, remedy = volume.NoWrites("ext4", c.at, c.option)
+		}
+		if d := g.Devices[0]; d.Failed != want || d.Remedy != remedy {
+			t.Errorf("%s: got %q, %q", c.name, d.Failed, d.Remedy)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package asw
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -65,6 +66,28 @@ func (o *Observer) MountsOf(number, path string, dirs []string, devices *mountta
 		all = append(all, s)
 	}
 	return all
+}
+
+// AddNoWrites marks the devices that are mounted read-write and have their file on a filesystem that accepts no writes.
+func AddNoWrites(g *join.Group, table *mounttable.Table) {
+	if g.Directory == "" {
+		return
+	}
+	files, writable := map[volume.UUID]string{}, map[string]bool{}
+	for _, v := range g.Volumes { // without a file that another mount hides
+		files[v.UUID] = filepath.Join(g.Directory, v.Name)
+	}
+	for _, m := range g.Mounts {
+		writable[m.Device] = writable[m.Device] || !m.ReadOnly
+	}
+	for i := range g.Devices {
+		d := &g.Devices[i]
+		if file := files[d.UUID]; file != "" && !d.ReadOnly && writable[d.Number] {
+			if e := table.Containing(file); e != nil && e.NoWrites() != "" {
+				d.Failed, d.Remedy = volume.NoWrites(e.Type, e.Dir, e.NoWrites())
+			}
+		}
+	}
 }
 
 // Reachable returns the id of a mount of a volume that a lookup of its directory reached last;

@@ -199,6 +199,7 @@ func (s *group) gather(ctx context.Context, metadata, mounts bool) join.Group {
 			}
 		}
 	}
+	asw.AddNoWrites(&g, table)
 	s.markBusy(&g, began)
 	return g
 }

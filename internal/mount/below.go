@@ -49,31 +49,42 @@ func ext4Reserve(path string) int64 {
 // belowTimeout limits the search for the file of a loop device: a filesystem that hangs may be mounted over it.
 var belowTimeout = 5 * time.Second // shorter in tests
 
-// fullBelow returns an error if the file of a loop device needs space of a filesystem that is full. The error does not
-// wrap ENOSPC if that is unknown.
-func fullBelow(d volume.Device) error {
+// writableBelow returns an error if writes to a loop device fail because its file is on a filesystem that accepts none
+// (EROFS), or needs space of one that is full (ENOSPC). The error wraps neither if that is unknown.
+func writableBelow(d volume.Device) error {
 	file, err := backingFile(d.Number)
 	if err != nil {
 		return nil // not a loop device, or it is detached
 	}
 	found := make(chan error, 1)
-	go func() { found <- fullAt(d, file) }()
+	go func() { found <- writableAt(d, file) }()
 	select {
 	case err := <-found:
 		return err
 	case <-time.After(belowTimeout):
-		return fmt.Errorf("whether the filesystem of %s is full is unknown: its path does not respond", file)
+		return fmt.Errorf("whether the filesystem of %s accepts writes is unknown: its path does not respond", file)
 	}
 }
 
-// fullAt is fullBelow without a time limit.
-func fullAt(d volume.Device, file string) error {
+// writableAt is writableBelow without a time limit.
+func writableAt(d volume.Device, file string) error {
 	path, same, err := pathBelow(d.Number, file)
 	if err != nil {
-		return fmt.Errorf("whether the filesystem of %s is full is unknown: %w", file, err)
+		return fmt.Errorf("whether the filesystem of %s accepts writes is unknown: %w", file, err)
+	}
+	if path == "" {
+		return nil
+	}
+	tab, err := mounttable.Own()
+	if err != nil {
+		return fmt.Errorf("whether the filesystem of %s accepts writes is unknown: %w", file, err)
+	}
+	if e := tab.Containing(path); e != nil && e.NoWrites() != "" {
+		text, remedy := volume.NoWrites(e.Type, e.Dir, e.NoWrites())
+		return volume.Errorf(volume.Unusable, "writes to its device fail: %s: %s (%w)", text, remedy, unix.EROFS)
 	}
 	var st unix.Statfs_t
-	if path == "" || unix.Statfs(path, &st) != nil || st.Blocks == 0 || FreeBelow(path, &st) >= FullBelow { // a tmpfs without a limit has no blocks
+	if unix.Statfs(path, &st) != nil || st.Blocks == 0 || FreeBelow(path, &st) >= FullBelow { // a tmpfs without a limit has no blocks
 		return nil
 	}
 	if same {
@@ -102,8 +113,12 @@ func pathBelow(number, file string) (path string, same bool, err error) {
 	}
 	var st unix.Stat_t
 	same = unix.Stat(file, &st) == nil && st.Dev == own.dev && st.Ino == own.ino
-	if dir := filepath.Dir(file); unix.Stat(dir, &st) == nil && st.Dev == own.dev {
+	dir := filepath.Dir(file)
+	switch err := unix.Stat(dir, &st); {
+	case err == nil && st.Dev == own.dev:
 		return dir, same, nil
+	case isFailure(err): // an xfs that has shut down
+		return "", false, &os.PathError{Op: "stat", Path: dir, Err: err}
 	}
 	if same { // it is bound into the directory
 		return file, true, nil

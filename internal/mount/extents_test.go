@@ -96,7 +96,7 @@ func TestFullBelowShared(t *testing.T) {
 	for name, full := range map[string]bool{"own": false, "shared": true} {
 		r.file = filepath.Join(dir, name)
 		r.attach()
-		if err := fullBelow(volume.Device{Number: r.dev.Number}); (err != nil) != full {
+		if err := writableBelow(volume.Device{Number: r.dev.Number}); (err != nil) != full {
 			t.Errorf("%s: got %v", name, err)
 		}
 		r.detach(r.dev.Path)
@@ -122,23 +122,61 @@ func TestFullBelow(t *testing.T) {
 			r.attach()
 			defer r.detach(r.dev.Path)
 			d := volume.Device{Number: r.dev.Number}
-			if err := fullBelow(d); err != nil {
+			if err := writableBelow(d); err != nil {
 				t.Errorf("empty: got %v", err)
 			}
 			r.sh("sh", "-c", "cd $0; for s in 16M 1M 64K 4K; do dd if=/dev/zero bs=$s of=hog oflag=append conv=notrunc,fsync status=none; done 2>/dev/null; sync -f .", dir)
-			if err := fullBelow(d); !errors.Is(err, unix.ENOSPC) {
+			if err := writableBelow(d); !errors.Is(err, unix.ENOSPC) {
 				t.Errorf("full: got %v", err)
 			}
 			r.sh("mv", r.file, r.file+".moved")
-			if err := fullBelow(d); !errors.Is(err, unix.ENOSPC) {
+			if err := writableBelow(d); !errors.Is(err, unix.ENOSPC) {
 				t.Errorf("moved: got %v", err)
 			}
 			r.sh("mount", "-t", "tmpfs", "over", dir)
 			defer umount.NoFollow(dir)
-			if err := fullBelow(d); err == nil || errors.Is(err, unix.ENOSPC) {
+			if err := writableBelow(d); err == nil || errors.Is(err, unix.ENOSPC) {
 				t.Errorf("below a later mount: got %v", err)
 			}
 		})
+	}
+}
+
+// A device accepts no writes when the kernel has stopped the filesystem of its file after an error. A read-only mount beside
+// does not count.
+func TestStoppedBelow(t *testing.T) {
+	need(t, "mkfs.ext4")
+	r := bareRig(t)
+	dir := r.mountImage("ext4")
+	r.sh("mount", "-o", "remount,errors=remount-ro", dir)
+	r.file = filepath.Join(dir, "volume")
+	r.sh("truncate", "-s", "64M", r.file)
+	r.attach()
+	defer r.detach(r.dev.Path)
+	d := volume.Device{Number: r.dev.Number}
+	r.sh("mount", "--bind", "-o", "ro", dir, dir)
+	if err := writableBelow(d); err != nil {
+		t.Errorf("below a read-only mount: got %v", err)
+	}
+	r.sh("umount", dir)
+	r.sh("sh", "-c", "echo x > /sys/fs/ext4/$(basename $(findmnt -no SOURCE $0))/trigger_fs_error", dir)
+	if err := writableBelow(d); !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), "its file is on the ext4 at "+dir+", which accepts no writes (") {
+		t.Errorf("stopped: got %v", err)
+	}
+	if err := maybeCut(d.Number); !errors.Is(err, ErrUnwritten) || !strings.Contains(err.Error(), "accepts no writes") {
+		t.Errorf("at an unmount: got %v", err)
+	}
+	r.detach(r.dev.Path)
+	umount.NoFollow(dir)
+
+	need(t, "mkfs.xfs", "xfs_io") // whose mount does not show it
+	r.sh("mkfs.xfs", "-qf", filepath.Join(r.dir, "image"))
+	r.sh("mount", "-o", "loop", filepath.Join(r.dir, "image"), dir)
+	r.sh("truncate", "-s", "64M", r.file)
+	r.attach()
+	r.sh("xfs_io", "-x", "-c", "shutdown", dir)
+	if err := writableBelow(volume.Device{Number: r.dev.Number}); !errors.Is(err, unix.EIO) {
+		t.Errorf("an xfs that has shut down: got %v", err)
 	}
 }
 
@@ -161,7 +199,7 @@ func TestFullHangs(t *testing.T) {
 	defer server.Close()
 	belowTimeout = 100 * time.Millisecond
 	defer func() { belowTimeout = 5 * time.Second }()
-	if err := fullBelow(volume.Device{Number: r.dev.Number}); err == nil || !strings.Contains(err.Error(), "does not respond") {
+	if err := writableBelow(volume.Device{Number: r.dev.Number}); err == nil || !strings.Contains(err.Error(), "does not respond") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -179,16 +217,16 @@ func TestFullElsewhere(t *testing.T) {
 	r.attach()
 	defer r.detach(r.dev.Path)
 	d := volume.Device{Number: r.dev.Number}
-	if err := fullBelow(d); err != nil {
+	if err := writableBelow(d); err != nil {
 		t.Errorf("empty: got %v", err)
 	}
 	r.sh("sh", "-c", "cd $0; for s in 16M 1M 64K 4K; do dd if=/dev/zero bs=$s of=hog oflag=append conv=notrunc,fsync status=none; done 2>/dev/null; sync -f .", dir)
-	if err := fullBelow(d); !errors.Is(err, unix.ENOSPC) {
+	if err := writableBelow(d); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("bound: got %v", err)
 	}
 	r.sh("mount", "-t", "tmpfs", "over", here)
 	defer umount.NoFollow(here)
-	if err := fullBelow(d); !errors.Is(err, unix.ENOSPC) {
+	if err := writableBelow(d); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("hidden, and its filesystem is mounted elsewhere: got %v", err)
 	}
 }

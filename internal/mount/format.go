@@ -102,8 +102,8 @@ func format(f Formatting) error {
 	if !wrote {
 		return withoutRecord(f, err)
 	}
-	if full := fullBelow(f.Device); full != nil && !errors.Is(err, unix.ENOSPC) { // not every mkfs prints this
-		err = fmt.Errorf("%w; %w", err, full)
+	if below := writableBelow(f.Device); below != nil && !errors.Is(err, unix.ENOSPC) { // not every mkfs prints this
+		err = fmt.Errorf("%w; %w", err, below)
 	}
 	if left := clean(dev, f, blank); left != nil {
 		err = fmt.Errorf("%v; its writes could not be erased: %v; %s", err, left, volume.EraseAdvice(handle(f.Device)))

@@ -104,9 +104,13 @@ func build(dev *os.File, l MountSpec) (mnt int, err error) {
 			err = unreplayed(l)
 		}
 		if err == nil && !l.Device.ReadOnly {
-			err = fullBelow(l.Device) // a write that fits in part may be lost: see maybeCut
+			err = writableBelow(l.Device) // a write that fits in part may be lost: see maybeCut
 		}
 		if err != nil {
+			return -1, err
+		}
+	} else if !l.ReadOnly && !l.Device.ReadOnly {
+		if err := writableBelow(l.Device); errors.Is(err, unix.EROFS) {
 			return -1, err
 		}
 	}

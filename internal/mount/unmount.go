@@ -103,17 +103,17 @@ func (c *mountCopy) written(device string) error {
 // maybeCut returns an error if writes may be lost although the kernel has reported none: the loop driver of recent kernels
 // (Linux 6.18) reports a write as done of which only a part fits in the filesystem below.
 func maybeCut(device string) error {
-	full := fullBelow(volume.Device{Number: device})
-	if full == nil {
+	below := writableBelow(volume.Device{Number: device})
+	if below == nil {
 		return nil
 	}
 	if ro, err := sysfs.Uint("/sys/dev/block/" + device + "/ro"); err == nil && ro != 0 {
 		return nil
 	}
-	if !errors.Is(full, unix.ENOSPC) {
-		return fmt.Errorf("%w: whether all data was written is unknown (%v); %s", ErrUnwritten, full, lookAtWrites)
+	if !errors.Is(below, unix.ENOSPC) {
+		return fmt.Errorf("%w: whether all data was written is unknown (%v); %s", ErrUnwritten, below, lookAtWrites)
 	}
-	return fmt.Errorf("%w: %v; recent kernels (Linux 6.18) do not report every lost write; %s", ErrUnwritten, full, lookAtWrites)
+	return fmt.Errorf("%w: %v; recent kernels (Linux 6.18) do not report every lost write; %s", ErrUnwritten, below, lookAtWrites)
 }
 
 // Unreported returns the ErrUnwritten that an unmount has written to its lock file, once.

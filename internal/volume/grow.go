@@ -75,6 +75,13 @@ func ForcedReadOnly(dir string) string {
 	return "it is read-only on a writable device, as the kernel makes it after an error; if it was remounted by hand: mount -o remount,rw " + Quote(dir)
 }
 
+// NoWrites describes the filesystem with a volume's file that accepts no writes, with the remedy. option is that of the
+// mount table which shows it, and dir the mount point.
+func NoWrites(fsType, dir, option string) (text, remedy string) {
+	return "its file is on the " + fsType + " at " + dir + ", which accepts no writes (" + option + ")",
+		"look at dmesg, and back up what can be read. If it has errors of that filesystem: delete the pods with volumes there, then umount, fsck and mount it; if not: mount -o remount,rw " + Quote(dir)
+}
+
 // enlarged reports whether the device has more space than the volume. The next activation would
 // truncate a filesystem that uses that space.
 func (p *planner) enlarged() bool {

@@ -108,6 +108,71 @@ func TestFullBelow(t *testing.T) {
 	}
 }
 
+// The kernel stops the filesystem of a group's directory after an error: at once check reports the volume that is mounted
+// read-write, also after a restart, and not those that are mounted read-only, and no further pod can write. The reported
+// remedy works.
+func TestStoppedBelow(t *testing.T) {
+	t.Parallel()
+	need(t, "mkfs.ext4")
+	image := t.TempDir() + "/image"
+	h := newHost(t, func(h *host) {
+		h.sh("truncate", "-s", "320M", image)
+		h.sh("mkfs.ext4", "-q", image)
+		h.must(os.MkdirAll(h.Dir+"/vg0", 0o700))
+		h.sh("mount", "-o", "loop,errors=remount-ro", image, h.Dir+"/vg0")
+		h.disks = append(h.disks, h.Dir+"/vg0")
+	})
+	dir := h.Dir + "/vg0"
+	h.volume("vg0/a", 32*mib, nil)
+	h.volume("vg0/b", 32*mib, nil)
+	a, b, p, q := h.vol("a", "ext4"), h.vol("b", "ext4"), podN(1), podN(2)
+	h.volume("vg0/c", 32*mib, nil)
+	c := h.vol("c", "ext4")
+	h.ok(h.up(noAttach, a, p))
+	for _, v := range []vol{b, c} {
+		h.ok(h.up(noAttach, v, p))
+		h.end(noAttach, v, p)
+	}
+	h.eventually("c is inactive", func() string { return h.story("c").Device })
+	h.must(os.Chmod(dir+"/c", 0o400))
+	h.ok(h.up(noAttach, readOnly(b), p))
+	h.sh("sh", "-c", "echo x > /sys/fs/ext4/$(basename $(findmnt -no SOURCE $0))/trigger_fs_error", dir)
+	says := "its file is on the ext4 at " + dir + ", which accepts no writes ("
+	check := func() {
+		t.Helper()
+		if text, _ := h.client("check"); !strings.Contains(text, "vg0/a  faulty") || strings.Contains(text, "vg0/b") || strings.Contains(text, "vg0/c") || !strings.Contains(text, says) {
+			t.Errorf("check: %s", text)
+		}
+	}
+	h.ok(h.up(noAttach, readOnly(c), p))
+	check()
+	h.refused(h.up(noAttach, a, q), "vg0/a: mount:", says, "umount, fsck and mount it")
+	h.ok(h.up(noAttach, readOnly(a), q))
+	h.ok(h.unmount(a, q))
+	h.restart()
+	check()
+	h.ok(h.unmount(a, p))
+	if text, _ := h.client("events", "vg0/a"); strings.Count(text, "data of it may be lost") != 1 {
+		t.Errorf("events: %s", text)
+	}
+	h.ok(h.unmount(b, p))
+	h.ok(h.unmount(c, p))
+	h.eventually("the devices are detached", func() string {
+		if err := unix.Unmount(dir, 0); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	h.sh("sh", "-c", "e2fsck -fp $0 || [ $? = 1 ]", image)
+	h.sh("mount", "-o", "loop", image, dir)
+	h.ok(h.up(noAttach, a, q))
+	h.write(a, q, "f", "x")
+	if text, _ := h.client("check"); !strings.Contains(text, "All agree") {
+		t.Errorf("after the repair: %s", text)
+	}
+	h.end(noAttach, a, q)
+}
+
 // A pod's syncfs(2) consumes the error of a write. flexd reads it in the kernel's log, and reports it until
 // the last unmount.
 func TestLostWrite(t *testing.T) {
