@@ -1366,6 +1366,25 @@ func TestDeactivateBusy(t *testing.T) {
 	if err := umount.Plain(dir); err != nil {
 		t.Fatal(err)
 	}
+	// The kernel counts an opener of a partition as one of the device.
+	if out, err := exec.Command("addpart", d.Path, "1", "2048", "4096").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	defer exec.Command("delpart", d.Path, "1").Run() // if the test fails
+	if user, err = os.Open(d.Path + "p1"); err != nil {
+		t.Fatal(err)
+	}
+	err = n.Deactivate(t.Context(), n.lock, lv, d)
+	if !errors.As(err, &busy) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) || !strings.Contains(err.Error(), d.Path+"p1") {
+		t.Errorf("partition open: got %v", err)
+	}
+	user.Close()
+	if l, err := (kernel{}).Loop(filepath.Base(d.Path)); err != nil || l.Ending {
+		t.Errorf("partition open: the kernel was to detach %+v, %v", l, err)
+	}
+	if out, err := exec.Command("delpart", d.Path, "1").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 	got := n.device(lv)
 	got.Checked = d.Checked // of a later scan
 	if !reflect.DeepEqual(got, d) {

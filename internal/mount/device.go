@@ -70,6 +70,22 @@ func nodeOf(number string) string {
 	return "/dev/" + strings.ReplaceAll(filepath.Base(to), "!", "/")
 }
 
+// withPartitions returns a block device and its partitions, whose users are users of the device, and words
+// for each, by number. A partition on a device with a filesystem is made by hand: flexd asks for no scan.
+func withPartitions(d volume.Device) (devices []volume.Device, names map[string]string) {
+	devices, names = []volume.Device{d}, map[string]string{d.Number: "it"}
+	dir := "/sys/dev/block/" + d.Number
+	to, _ := os.Readlink(dir)
+	parts, _ := filepath.Glob(dir + "/" + filepath.Base(to) + "*/partition") // an error is one of the pattern
+	for _, part := range parts {
+		if number, err := sysfs.Line(filepath.Dir(part) + "/dev"); err == nil { // otherwise it was deleted meanwhile
+			p := volume.Device{Number: number, Path: nodeOf(number)}
+			devices, names[number] = append(devices, p), "the partition "+p.Path
+		}
+	}
+	return devices, names
+}
+
 // handle returns the handle of the volume of a device.
 func handle(d volume.Device) volume.Handle {
 	if file, err := backingFile(d.Number); err == nil {

@@ -149,18 +149,19 @@ func copiesOf(s *procfs.Search, tab *mounttable.Table, e *mounttable.Entry) (ids
 	return ids, in
 }
 
-// DeviceHolders finds the holders of a block device: devices on top of it, mounts of any mount
-// namespace, and processes that have it open. Only children call it.
+// DeviceHolders finds the holders of a block device or of its partitions: devices on top, mounts of
+// any mount namespace, and processes that have it open. Only children call it.
 func DeviceHolders(d volume.Device) []Holder {
-	number, path := d.Number, d.Path
+	devices, names := withPartitions(d)
 	var holders []Holder
-	if entries, err := os.ReadDir("/sys/dev/block/" + number + "/holders"); err == nil {
+	for _, x := range devices {
+		entries, _ := os.ReadDir("/sys/dev/block/" + x.Number + "/holders")
 		for _, e := range entries {
 			above, _ := sysfs.Line("/sys/block/" + e.Name() + "/dev")
-			holders = append(holders, Holder{How: "/dev/" + e.Name() + mappedName(above) + " lies on it"})
+			holders = append(holders, Holder{How: "/dev/" + e.Name() + mappedName(above) + " lies on " + names[x.Number]})
 		}
 	}
-	if dev, err := os.Open(path); err == nil {
+	if dev, err := os.Open(d.Path); err == nil {
 		loops, _ := loopsOn(dev, d)
 		dev.Close()
 		for _, l := range loops {
@@ -169,34 +170,44 @@ func DeviceHolders(d volume.Device) []Holder {
 	}
 	for _, path := range procfs.Swaps() {
 		var st unix.Stat_t
-		if strings.HasPrefix(path, "/dev/") && unix.Stat(path, &st) == nil && sysfs.Number(st.Rdev) == number {
-			holders = append(holders, Holder{How: "it is swap space in use (swapoff " + path + ")"})
+		if !strings.HasPrefix(path, "/dev/") || unix.Stat(path, &st) != nil {
+			continue
+		}
+		if name := names[sysfs.Number(st.Rdev)]; name != "" {
+			holders = append(holders, Holder{How: name + " is swap space in use (swapoff " + path + ")"})
 		}
 	}
-	mounted, visited := false, views{}
+	mounted, visited := map[string]bool{}, views{}
 	s := procfs.NewSearch(MaxSearch)
 	s.Each(func(p procfs.Process) bool {
-		if how := s.HoldsDevice(p, number); how != "" {
+		if how := s.HoldsDevice(p, names); how != "" {
 			holders = append(holders, holderOf(p, how))
 		}
 		if ns, isNew := visited.add(p); isNew {
-			if dirs := mountsOf(s, p, number, path); len(dirs) > 0 {
-				holders, mounted = append(holders, holderOf(p, mountedIn(ns, dirs...))), true
+			for number, dirs := range mountsOf(s, p, devices) {
+				how := mountedIn(ns, dirs...)
+				if number != d.Number {
+					how = names[number] + " is " + how
+				}
+				holders, mounted[number] = append(holders, holderOf(p, how)), true
 			}
 		}
 		return len(holders) < maxHolders
 	})
-	if fsType := liveSuperblock(number); fsType != "" && !mounted && !s.Cut() && len(holders) < maxHolders {
-		holders = append(holders, unmountedSuperblock(fsType, d))
-		holders = addProcesses(holders, s, func(p procfs.Process) string { return s.HoldsFileOn(p, number) })
+	for _, x := range devices {
+		if fsType := liveSuperblock(x.Number); fsType != "" && !mounted[x.Number] && !s.Cut() && len(holders) < maxHolders {
+			holders = append(holders, unmountedSuperblock(fsType, x, names[x.Number]))
+			holders = addProcesses(holders, s, func(p procfs.Process) string { return s.HoldsFileOn(p, x.Number) })
+		}
 	}
 	return cut(s, holders)
 }
 
-// deviceMappers finds the processes that have mapped a block device.
-func deviceMappers(number string) []Holder {
+// deviceMappers finds the processes that have mapped a block device or one of its partitions.
+func deviceMappers(d volume.Device) []Holder {
+	_, names := withPartitions(d)
 	s := procfs.NewSearch(MaxSearch)
-	return cut(s, addProcesses(nil, s, func(p procfs.Process) string { return s.MapsDevice(p, number) }))
+	return cut(s, addProcesses(nil, s, func(p procfs.Process) string { return s.MapsDevice(p, names) }))
 }
 
 // addProcesses adds the processes that how describes, until there are enough holders.
@@ -220,16 +231,21 @@ func mountedIn(ns string, dirs ...string) string {
 	return "mounted in its mount namespace " + ns + " at " + strings.Join(dirs, ", ")
 }
 
-// mountsOf returns the mount points of the device in the process's namespace.
-func mountsOf(s *procfs.Search, p procfs.Process, number, path string) []string {
+// mountsOf returns the mount points of devices in the process's namespace, by number.
+func mountsOf(s *procfs.Search, p procfs.Process, devices []volume.Device) map[string][]string {
 	tab := tableOf(s, p)
 	if tab == nil {
 		return nil
 	}
-	var dirs []string
-	for _, e := range tab.OfDevice(number, path) {
-		dirs = append(dirs, e.Dir)
+	mounts, dirs := tab.Devices(), map[string][]string{}
+	for _, d := range devices {
+		for _, e := range mounts.Of(d.Number, d.Path) {
+			dirs[d.Number] = append(dirs[d.Number], e.Dir)
+		}
+		if all := dirs[d.Number]; all != nil {
+			slices.Sort(all)
+			dirs[d.Number] = slices.Compact(all)
+		}
 	}
-	slices.Sort(dirs)
-	return slices.Compact(dirs)
+	return dirs
 }

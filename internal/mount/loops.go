@@ -17,10 +17,11 @@ import (
 // A backing is the backing store of a loop device: a file or a block device.
 type backing struct{ dev, ino, rdev uint64 }
 
-// loopsOn returns the loop devices with the bytes of a device: those attached to it and, if
-// it is a loop device itself, those attached to its backing file.
+// loopsOn returns the loop devices with the bytes of a device: those attached to it or to a partition of
+// it and, if it is a loop device itself, those attached to its backing file.
 func loopsOn(dev *os.File, d volume.Device) ([]string, error) {
 	number := d.Number
+	_, names := withPartitions(d)
 	var own backing
 	file, err := backingFile(number)
 	isLoop := !errors.Is(err, os.ErrNotExist)
@@ -37,8 +38,8 @@ func loopsOn(dev *os.File, d volume.Device) ([]string, error) {
 		return f.rdev != 0 || isLoop && f == own || filepath.Base(to) == filepath.Base(file)
 	}, func(name, to string, its backing) {
 		switch {
-		case its.rdev != 0 && sysfs.Number(its.rdev) == number:
-			on = append(on, "/dev/"+name+" is a loop device on it")
+		case its.rdev != 0 && names[sysfs.Number(its.rdev)] != "":
+			on = append(on, "/dev/"+name+" is a loop device on "+names[sysfs.Number(its.rdev)])
 		case isLoop && its == own:
 			on = append(on, "/dev/"+name+" is attached to the same file, "+to)
 		}

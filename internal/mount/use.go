@@ -32,7 +32,7 @@ func useOf(dev *os.File, d volume.Device) (volume.Use, *BusyError, error) {
 		case time.Now().After(end):
 			busy := &BusyError{What: describeDevice(d), Holders: DeviceHolders(d)}
 			if len(busy.Holders) == 0 {
-				busy.Holders = deviceMappers(d.Number)
+				busy.Holders = deviceMappers(d)
 			}
 			for _, h := range busy.Holders {
 				if h.Unmounted {
@@ -203,9 +203,9 @@ func liveSuperblock(number string) string {
 	return ""
 }
 
-// unmountedSuperblock explains a filesystem that is active without a mount.
-func unmountedSuperblock(fsType string, d volume.Device) Holder {
-	how := "its " + fsType + " is active in the kernel, but not mounted in the namespace of any process: "
+// unmountedSuperblock explains a filesystem that is active without a mount. name has the words for its device.
+func unmountedSuperblock(fsType string, d volume.Device, name string) Holder {
+	how := "the " + fsType + " on " + name + " is active in the kernel, but not mounted in the namespace of any process: "
 	if on := filesOn(d); len(on) > 0 {
 		how += fmt.Sprintf("%s is attached to a file in it (losetup -d %s)", strings.Join(on, ", "), strings.Join(on, " "))
 		return Holder{Unmounted: true, How: how}

@@ -47,6 +47,16 @@ func (r *rig) loop(to string) (path string, detach func()) {
 	return path, detach
 }
 
+// partition makes a partition of the device, as partx -a does. The kernel would keep it when the loop device is detached.
+func (r *rig) partition() (path string, end func()) {
+	r.Helper()
+	need(r.T, "addpart", "delpart")
+	r.sh("addpart", r.dev.Path, "1", "2048", "100000")
+	end = func() { exec.Command("delpart", r.dev.Path, "1").Run() }
+	r.Cleanup(end) // if the test fails
+	return r.dev.Path + "p1", end
+}
+
 // A device with another user is not checked, formatted or mounted, and the error names the user.
 func TestInUse(t *testing.T) {
 	for _, row := range []struct {
@@ -140,6 +150,43 @@ func TestInUse(t *testing.T) {
 			return []string{l + " is attached to the same file"}, func() {
 				r.sh("umount", l)
 				end()
+			}
+		}},
+		{"partition, open", func(r *rig) ([]string, func()) {
+			part, end := r.partition()
+			f, err := os.OpenFile(part, os.O_RDWR, 0)
+			if err != nil {
+				r.Fatal(err)
+			}
+			return []string{fmt.Sprintf("pid %d (", os.Getpid()), "has the partition " + part + " open as " + part}, func() { f.Close(); end() }
+		}},
+		{"partition, mapped", func(r *rig) ([]string, func()) {
+			part, end := r.partition()
+			f, err := os.OpenFile(part, os.O_RDWR, 0)
+			if err != nil {
+				r.Fatal(err)
+			}
+			defer f.Close()
+			m, err := unix.Mmap(int(f.Fd()), 0, mib, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+			if err != nil {
+				r.Fatal(err)
+			}
+			return []string{fmt.Sprintf("pid %d (", os.Getpid()), "has the partition " + part + " mapped as " + part}, func() { unix.Munmap(m); end() }
+		}},
+		{"partition, loop device on it", func(r *rig) ([]string, func()) {
+			part, end := r.partition()
+			l, detach := r.loop(part)
+			return []string{l + " is a loop device on the partition " + part}, func() { detach(); end() }
+		}},
+		{"partition, mounted", func(r *rig) ([]string, func()) {
+			part, end := r.partition()
+			dir := r.mkdir("elsewhere")
+			r.sh("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", part)
+			r.sh("mount", part, dir)
+			return []string{"the partition " + part + " is mounted in its mount namespace", dir}, func() {
+				r.sh("umount", dir)
+				end()
+				r.write(make([]byte, 64*mib), 0)
 			}
 		}},
 		{"mount", func(r *rig) ([]string, func()) {
@@ -371,7 +418,7 @@ func TestInUse_frozen(t *testing.T) {
 			})
 			fs := r.probe("")
 			advice := fmt.Sprintf("mount %s /mnt; fsfreeze -u /mnt; umount /mnt", r.dev.Path)
-			if fs.Use != volume.Unmounted || !strings.Contains(fs.UsedBy, advice) || !strings.Contains(fs.UsedBy, "its "+fsType+" is active") {
+			if fs.Use != volume.Unmounted || !strings.Contains(fs.UsedBy, advice) || !strings.Contains(fs.UsedBy, "the "+fsType+" on it is active") {
 				t.Fatalf("got %+v", fs)
 			}
 			var busy *BusyError
@@ -387,6 +434,25 @@ func TestInUse_frozen(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// The remedy for a frozen filesystem of a partition names the partition.
+func TestInUse_frozenPartition(t *testing.T) {
+	need(t, "fsfreeze")
+	r := newRig(t, 64*mib)
+	part, end := r.partition()
+	dir := r.mkdir("m")
+	r.sh("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", part)
+	r.sh("mount", part, dir)
+	r.sh("fsfreeze", "-f", dir)
+	r.sh("umount", dir)
+	remedy := "mount " + part + " /mnt; fsfreeze -u /mnt; umount /mnt"
+	r.isUsed(volume.Unmounted, "the ext4 on the partition "+part+" is active", remedy)
+	r.sh("sh", "-ec", strings.ReplaceAll(remedy, "/mnt", dir))
+	end()
+	if fs := r.probe(""); fs.Use != volume.Unused {
+		t.Errorf("afterwards: %+v", fs)
 	}
 }
 

@@ -166,13 +166,13 @@ func (s *Search) holdsMount(p Process, ids []int, number string) (how string, id
 	})
 }
 
-// HoldsDevice describes how a process has the block device with that number open; "" = it
-// does not. The device node may have any path.
-func (s *Search) HoldsDevice(p Process, number string) (how string) {
+// HoldsDevice describes how a process has one of some block devices open; "" = it has none. names has
+// the words for each, by number. The device node may have any path.
+func (s *Search) HoldsDevice(p Process, names map[string]string) (how string) {
 	for _, t := range s.tables(p) {
 		s.descriptors(t, func(dir *os.File, name string) bool {
-			if isDevice(int(dir.Fd()), name, number) {
-				how = "has it open as " + t.link("fd/"+name)
+			if device := names[deviceAt(int(dir.Fd()), name)]; device != "" {
+				how = "has " + device + " open as " + t.link("fd/"+name)
 			}
 			return how != ""
 		})
@@ -205,9 +205,8 @@ func (s *Search) HoldsFileOn(p Process, number string) (how string) {
 	return how
 }
 
-// MapsDevice describes how a process has mapped the block device with that number; "" = it
-// has not.
-func (s *Search) MapsDevice(p Process, number string) (how string) {
+// MapsDevice describes how a process has mapped one of some block devices, as HoldsDevice; "" = it has none.
+func (s *Search) MapsDevice(p Process, names map[string]string) (how string) {
 	for _, t := range s.tables(p) {
 		how, _ = s.mappings(t, func(s *Search) (how string, _ int) {
 			seen := map[string]bool{}
@@ -218,8 +217,8 @@ func (s *Search) MapsDevice(p Process, number string) (how string) {
 					return false
 				}
 				seen[f[3]+" "+f[4]] = true
-				if isDevice(unix.AT_FDCWD, t.Path("map_files/"+f[0]), number) {
-					how = "has it mapped as " + f[5]
+				if device := names[deviceAt(unix.AT_FDCWD, t.Path("map_files/"+f[0]))]; device != "" {
+					how = "has " + device + " mapped as " + f[5]
 				}
 				return how != ""
 			})
@@ -232,12 +231,15 @@ func (s *Search) MapsDevice(p Process, number string) (how string) {
 	return how
 }
 
-// isDevice reports whether a link of procfs leads to the block device with that number.
+// deviceAt returns the number of the block device to which a link of procfs leads, "" if it leads to none.
 // Following it resolves no path and reads no attributes from a filesystem.
-func isDevice(dir int, link, number string) bool {
+func deviceAt(dir int, link string) (number string) {
 	var st unix.Statx_t
 	err := unix.Statx(dir, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
-	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK && sysfs.Number(unix.Mkdev(st.Rdev_major, st.Rdev_minor)) == number
+	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return ""
+	}
+	return sysfs.Number(unix.Mkdev(st.Rdev_major, st.Rdev_minor))
 }
 
 // tables returns one thread of the process for each of its descriptor tables and working

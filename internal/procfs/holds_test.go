@@ -42,7 +42,7 @@ func TestSearchCut(t *testing.T) {
 		s, seen := NewSearch(row.entries), 0
 		s.Each(func(p Process) bool {
 			seen++
-			s.HoldsDevice(p, "999:999")
+			s.HoldsDevice(p, map[string]string{"999:999": "it"})
 			return true
 		})
 		if s.Cut() != row.cut || (seen == 0) != row.cut {

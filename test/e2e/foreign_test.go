@@ -434,7 +434,7 @@ func TestFrozen(t *testing.T) {
 		h.ok(h.call("unmount", dir))
 		thaw := fmt.Sprintf("mount %s /mnt; fsfreeze -u /mnt; umount /mnt", dev)
 		h.must(os.MkdirAll(dir, 0o750))
-		h.refused(h.call("mount", dir, v.Blob(&p)), "its "+fsType+" is active in the kernel, but not mounted in the namespace of any process", thaw)
+		h.refused(h.call("mount", dir, v.Blob(&p)), "the "+fsType+" on it is active in the kernel, but not mounted in the namespace of any process", thaw)
 		h.eventually("status shows why it stays active", func() string {
 			if s := h.story(name); s.State == "failed" && s.Error.Step == "deactivate" && strings.Contains(s.Error.Message, thaw) {
 				return ""
