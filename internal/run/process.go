@@ -2,6 +2,7 @@ package run
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -65,7 +66,10 @@ func start(program string, c Cmd, stdin *os.File) (*child, error) {
 		Files: files,
 		Sys:   &syscall.SysProcAttr{Setpgid: true, PidFD: &pidfd},
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return fail(fmt.Errorf("%w: the limit of processes is reached (TasksMax of the unit, pids.max of the container, or that of the node)", err))
+	case err != nil:
 		return fail(err)
 	}
 	for _, f := range theirs {
@@ -166,7 +170,11 @@ func (k *child) result() (Result, error) {
 }
 
 func (k *child) exitError(code int, signal string, res Result) *ExitError {
-	return &ExitError{Step: k.cmd.Step, Argv: k.cmd.Argv, Code: code, Signal: signal, Stderr: OneLine(res.Stderr, 1024)}
+	said := res.Stderr
+	if k.cmd.Argv[0] == selfPath { // the Go runtime prints its stacks after the reason
+		said, _, _ = bytes.Cut(said, []byte("\n\n"))
+	}
+	return &ExitError{Step: k.cmd.Step, Argv: k.cmd.Argv, Code: code, Signal: signal, Stderr: OneLine(said, 1024)}
 }
 
 func (k *child) stuck(pid int, done <-chan struct{}) *StuckError {

@@ -32,6 +32,8 @@ func testChild(op, arg string) int {
 	switch op {
 	case "echo":
 		return Answer(arg, nil)
+	case "panic":
+		panic("it broke")
 	case "fail":
 		return Answer(nil, &ChildError{Kind: "sort", Text: "it failed", Detail: []byte(`{"n":1}`)})
 	case "gated":
@@ -131,7 +133,12 @@ func TestExitError(t *testing.T) {
 			t.Errorf("%s: got %+v", row.script, exit)
 		}
 	}
-	_, err := NewExec().Run(t.Context(), Cmd{Step: "x", Argv: []string{"no-such-program"}})
+	// Of the Go runtime's output, the reason counts, not the stacks.
+	_, err := NewExec().Run(t.Context(), Cmd{Step: "test", Argv: Self("panic", nil), Deadline: time.Minute})
+	if want := "test: /proc/self/exe exit status 2: panic: it broke"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	_, err = NewExec().Run(t.Context(), Cmd{Step: "x", Argv: []string{"no-such-program"}})
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("missing program: got %v", err)
 	}

@@ -18,8 +18,10 @@ func Self(op string, arg any) []string {
 	if err != nil {
 		b = []byte(err.Error()) // flexd's own plain structs; the child would refuse it
 	}
-	return []string{"/proc/self/exe", "child", op, string(b)}
+	return []string{selfPath, "child", op, string(b)}
 }
+
+const selfPath = "/proc/self/exe"
 
 // A ChildError is the error in the answer of a child of flexd itself.
 type ChildError struct {
