@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/volume"
 	"github.com/flexd/flexd/test/umount"
 )
@@ -178,6 +180,13 @@ func TestStoppedBelow(t *testing.T) {
 	if err := writableBelow(volume.Device{Number: r.dev.Number}); !errors.Is(err, unix.EIO) {
 		t.Errorf("an xfs that has shut down: got %v", err)
 	}
+	table, err := mounttable.Read(strings.NewReader("40 1 0:50 / /mnt rw - ext4 " + r.dev.Path + " rw\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mayLookUp("btrfs", table); err == nil || !strings.Contains(err.Error(), r.file) || !strings.Contains(err.Error(), "has failed") {
+		t.Errorf("got %v", err)
+	}
 }
 
 // A filesystem that hangs is mounted over the directory of the file: the look ends.
@@ -201,6 +210,25 @@ func TestFullHangs(t *testing.T) {
 	defer func() { belowTimeout = 5 * time.Second }()
 	if err := writableBelow(volume.Device{Number: r.dev.Number}); err == nil || !strings.Contains(err.Error(), "does not respond") {
 		t.Errorf("got %v", err)
+	}
+	// Another mkfs would look up that path if the device were mounted, or if it were the source of a mount.
+	for _, c := range []struct {
+		source string
+		fails  []string
+	}{{r.dev.Path, []string{"btrfs"}}, {r.file, []string{"btrfs", "xfs"}}, {"server:" + r.file, nil}} {
+		table, err := mounttable.Read(strings.NewReader("40 1 0:50 / /mnt rw - fuse " + c.source + " rw\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fs := range []string{"btrfs", "xfs", "ext4"} {
+			want := ""
+			if slices.Contains(c.fails, fs) {
+				want = fmt.Sprintf("mkfs.%s would look up %s, because %s is mounted at /mnt, and the filesystem of that path does not respond", fs, r.file, c.source)
+			}
+			if err := mayLookUp(fs, table); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s, %s: got %v", fs, c.source, err)
+			}
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flexd/flexd/internal/mounttable"
 	"github.com/flexd/flexd/internal/run"
 	"github.com/flexd/flexd/internal/volume"
 )
@@ -51,6 +52,13 @@ func format(f Formatting) error {
 	}
 	if _, err := exec.LookPath(maker.argv[0]); err != nil {
 		return notInstalled(maker.argv[0], maker.pkg)
+	}
+	table, err := mounttable.Own()
+	if err != nil {
+		return err
+	}
+	if err := mayLookUp(f.Type, table); err != nil {
+		return err
 	}
 	dev, err := openDevice(f.Device, 0)
 	if err != nil {

@@ -12,6 +12,9 @@ import (
 // still waits for it.
 const checkPause = time.Second
 
+// waitsForCheck begins the step of a lane that waits for its turn.
+const waitsForCheck = "waiting for "
+
 // awaitCheck waits until fewer than maxChecks fsck and mkfs run in the volume group, as long as a call
 // waits for the step. done must be called after the step; a child that hangs beyond its deadline is not
 // counted any more, because it would block the others for ever.
@@ -23,7 +26,7 @@ func (l *lane) awaitCheck(ctx context.Context, s volume.Step) (done func(), err 
 		return done, nil
 	default:
 	}
-	l.setStep("waiting for " + s.Kind.String())
+	l.setStep(waitsForCheck + s.Kind.String())
 	pause := time.NewTicker(checkPause)
 	defer pause.Stop()
 	for {

@@ -63,6 +63,7 @@ func TestChecksAtOnce(t *testing.T) {
 			t.Errorf("%d wait and %d run", waiting, working)
 		}
 		works(t, k.Up(made))
+		fails(t, k.Up(p(6)), "are running; flexd status shows them")
 		time.Sleep(10 * time.Minute) // the calls end; kubelet asks again
 		close(release)
 		for _, join := range joins {
@@ -71,7 +72,8 @@ func TestChecksAtOnce(t *testing.T) {
 		if most.Load() != 2 {
 			t.Errorf("%d mkfs at once", most.Load())
 		}
-		for i := range 6 {
+		works(t, k.Up(p(6)))
+		for i := range 7 {
 			works(t, k.Finish(p(i)))
 		}
 		works(t, k.Finish(made))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/flexd/flexd/internal/dsw"
@@ -87,6 +88,8 @@ func (l *lane) timeoutReason() error {
 		return volume.Errorf(volume.InProgress, "stuck: %s", l.parked.text())
 	case l.waiting != nil:
 		return volume.Errorf(volume.InProgress, "%s: has waited since %s: %s", l.waiting.stepName(), l.waiting.since.Format(time.TimeOnly), l.waiting.err.Error())
+	case strings.HasPrefix(l.working, waitsForCheck):
+		return volume.Errorf(volume.InProgress, "still %s: maxChecks fsck and mkfs of other volumes of %s are running; flexd status shows them, and since when: if one hangs, look at its disk and dmesg, or raise maxChecks", l.stepSince(), l.name.VG)
 	case l.working == volume.Unmount.String():
 		return volume.Errorf(volume.InProgress, "still running: %s%s; it continues, and the next call waits for it; %s", l.stepSince(), childState(child), slowHint(child, dir))
 	case l.working != "":
