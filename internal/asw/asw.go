@@ -163,7 +163,7 @@ func (o *Observer) metadata(ctx context.Context, t Target, h *volume.Have) {
 	)
 	switch {
 	case t.Name.LV == "":
-		err = errors.New("its name is unknown: its file is in no group's directory, and flexd has no record of it")
+		err = errors.New("its name is unknown: the path of its file (losetup -l) is in no group's directory, and flexd has no record of it")
 	case p != nil && t.LookUp != nil:
 		lv, err = t.LookUp(ctx, p, t.Name)
 	case p != nil:

@@ -46,7 +46,7 @@ func (a *Auditor) removedGroups() (groups []status.Checked) {
 	for _, vg := range slices.Sorted(maps.Keys(used)) {
 		unknown := fmt.Sprintf("it is not in flexd's configuration, and %d of its volumes are in use or still active (flexd status): add it to volumeGroups until their pods have ended and they are inactive", used[vg])
 		if vg == "" {
-			unknown = fmt.Sprintf("%d of its volumes are in use or still active (flexd status). Their files are in no group's directory, and flexd has no record of them: put the files back (losetup -l), or delete their pods", used[vg])
+			unknown = fmt.Sprintf("%d of its volumes are in use or still active (flexd status). The paths of their files (losetup -l) are in no group's directory, and flexd has no record of them: put files back that were moved, or delete their pods", used[vg])
 		}
 		groups = append(groups, status.Checked{VG: cmp.Or(vg, "?"), Unknown: unknown})
 	}

@@ -537,7 +537,7 @@ func TestFileMovedWithoutNotes(t *testing.T) {
 			h.must(os.RemoveAll(h.State))
 			h.start()
 			h.noticed("without a name", "-/"+id, func(s volumeStatus) bool { return s.LV == id && s.State == "uncertain" })
-			if out, code := h.check(); code == 0 || !strings.Contains(out, "in no group's directory") {
+			if out, code := h.check(); code == 0 || !strings.Contains(out, "are in no group's directory") {
 				t.Errorf("flexd check: exit status %d:\n%s", code, out)
 			}
 		}
