@@ -209,6 +209,13 @@ func TestSignatures(t *testing.T) {
 	if got := parseWipefs([]byte("no json")); got != nil {
 		t.Errorf("got %v", got)
 	}
+	var zfs []found
+	for i := range int64(13) {
+		zfs = append(zfs, found{i, "zfs_member"})
+	}
+	if what := describeFound(signature{}, zfs); !strings.HasSuffix(what, " and 10 more") || len(what) > 200 {
+		t.Errorf("got %q", what)
+	}
 }
 
 func ext4Block(blocks, shift, high uint32) []byte {

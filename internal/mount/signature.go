@@ -164,6 +164,9 @@ func describeFound(s signature, all []found) string {
 		}
 		return "found several signatures"
 	}
+	if more := len(texts) - 3; more > 1 { // as of ZFS; the remedy, which lists them all, must fit in kubelet's event
+		texts = append(texts[:3], fmt.Sprintf("%d more", more))
+	}
 	what := "found " + strings.Join(texts, " and ")
 	if s.Ambiguous {
 		what += ", which contradict each other"
