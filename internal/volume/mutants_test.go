@@ -135,7 +135,7 @@ var mutants = []mutant{
 	{"a held claim whose mount is gone holds the device forever", `if p.here(c.Dir) && !slices.Contains(p.unmounts, c.Dir) || c.Phase != Held || p.h.Targets[c.Dir].Moved {`, `if true {`},
 	{"a running pod's mount is released", `case kind == Published && spot.Pod == Running:`, `case false:`},
 	{"a mount is released although it is unknown whether its pod runs", `case kind == Published && spot.Pod == LifeUnknown && spot.This:`, `case false:`},
-	{"a global mount is released under a pod", `if len(by) > 0 {`, `if false {`},
+	{"a global mount is released under a pod", `len(by) > 0 {`, `if false {`},
 	{"flexd releases automatically without its second proof", `Alone: alone, Calls: calls})`, `Calls: calls})`},
 	{"a claimed device is released", `case len(p.w.Claims) > 0:`, `case false:`},
 	{"a mounted device is released", `case len(p.h.Mounts) > 0:

@@ -132,17 +132,22 @@ func (p *planner) needed(call Call, spot TargetState) string {
 	case kind == Staged && spot.This && slices.ContainsFunc(p.w.Calls, func(c Call) bool { return c.Verb == Stage || c.Verb == Publish }):
 		return "kubelet sets the volume up for a pod just now"
 	case kind == Staged && spot.This:
-		by := users(p.h, call.Dir)
-		for _, c := range p.w.Claims {
-			if c.Kind == Published && p.here(c.Dir) && !slices.Contains(by, c.Dir) {
-				by = append(by, c.Dir)
-			}
-		}
-		if len(by) > 0 {
+		if by := p.needing(call.Dir); len(by) > 0 {
 			return "pods have the volume mounted: " + strings.Join(by, ", ")
 		}
 	}
 	return ""
+}
+
+// needing returns the mounts that may need the global mount at dir.
+func (p *planner) needing(dir string) []string {
+	by := users(p.h, dir)
+	for _, c := range p.w.Claims {
+		if c.Kind == Published && p.here(c.Dir) && !slices.Contains(by, c.Dir) {
+			by = append(by, c.Dir)
+		}
+	}
+	return by
 }
 
 // reclaimDevice plans the deactivation of a volume without a claim. Without a call, flexd deactivates only

@@ -212,7 +212,12 @@ func (p *planner) conflict(c Call) Refusal {
 	return Refusal{}
 }
 
+// twoNames refuses a second global mount. Kubelet may have forgotten the one at dir, and its name, if it was
+// restarted before the unmount.
 func (p *planner) twoNames(dir string) Refusal {
+	if p.h.Targets[dir].This && len(p.needing(dir)) == 0 {
+		return refusal(Conflict, "it is already staged at %s, and no pod has it mounted: if a PV or pod still has that name, use one PV (or one inline volume name) for one logical volume, since kubelet would never unmount either of two; if none has it any more, kubelet has forgotten that mount: flexd release --yes %s", dir, Quote(dir))
+	}
 	return refusal(Conflict, "it is already staged at %s: kubelet has two names for it, and would then never unmount either mount; use one PV (or one inline volume name) for one logical volume", dir)
 }
 
