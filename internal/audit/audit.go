@@ -34,14 +34,14 @@ type View struct {
 	Kept   string       // why its deactivation has failed again; "" = it has not
 }
 
-// user returns the user of the claim at a directory.
-func (v *View) user(dir string) string {
+// claim returns the claim at a directory; the zero value = there is none.
+func (v *View) claim(dir string) dsw.Claim {
 	for _, c := range v.Claims {
 		if c.Dir == dir {
-			return c.User()
+			return c
 		}
 	}
-	return "a pod"
+	return dsw.Claim{}
 }
 
 // Parts are the parameters of New.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flexd/flexd/internal/asw"
+	"github.com/flexd/flexd/internal/dsw"
 	"github.com/flexd/flexd/internal/join"
 	"github.com/flexd/flexd/internal/status"
 	"github.com/flexd/flexd/internal/volume"
@@ -70,7 +71,7 @@ type orphanCandidate struct {
 	volume.Orphan
 	uuid     volume.UUID
 	name     volume.Name
-	user     string // the user of its claim
+	claim    dsw.Claim
 	since    time.Time
 	reported bool
 
@@ -144,7 +145,7 @@ func (o *orphans) look() {
 			o.seen[dir] = f
 			s = f
 		}
-		s.Orphan, s.name, s.user = f.Orphan, f.name, f.user
+		s.Orphan, s.name, s.claim = f.Orphan, f.name, f.claim
 		o.judge(s, now)
 	}
 	if running { // no event will report their end
@@ -262,20 +263,22 @@ func (o *orphans) find(views []*View) (found map[string]*orphanCandidate, runnin
 			continue
 		}
 		for _, one := range volume.Orphans(v.Want, *v.Have, life) {
-			found[one.Dir] = &orphanCandidate{Orphan: one, uuid: v.UUID, name: v.Name, user: v.user(one.Dir)}
+			found[one.Dir] = &orphanCandidate{Orphan: one, uuid: v.UUID, name: v.Name, claim: v.claim(one.Dir)}
 		}
 	}
 	return found, running, unknown
 }
 
-// Served restarts the age of orphaned mounts, because kubelet has just set up their volume: of the pod's mount at dir, or of
-// all pods' mounts for the empty dir, since some calls do not tell the pod; and of the global mount.
-func (a *Auditor) Served(uuid volume.UUID, dir string) {
+// Served restarts the age of orphaned mounts, because kubelet has just set up their volume by that name of its own ("" =
+// unknown): of the pod's mount at dir, or of all pods' mounts for the empty dir, since some calls do not tell the pod; and
+// of the global mount. It leaves mounts by another name: no pod is set up from these by the call.
+func (a *Auditor) Served(uuid volume.UUID, name, dir string) {
 	o := &a.orphans
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, s := range o.seen {
-		if s.uuid == uuid && (dir == "" || dir == s.Dir || s.Kind == volume.Staged) {
+		other := name != "" && s.claim.Name != "" && s.claim.Name != name
+		if s.uuid == uuid && !other && (dir == "" || dir == s.Dir || s.Kind == volume.Staged) {
 			s.since = time.Now()
 			o.scheduleLocked(OrphanSettle)
 		}
@@ -304,7 +307,7 @@ func (s *orphanCandidate) finding() status.Finding {
 	if s.Kind == volume.Staged {
 		d.Class, d.Message = OrphanedGlobal, "kubelet's global mount at "+s.Dir+" is left: "+s.Why
 	} else {
-		d.Class, d.Message = OrphanedPod, "the mount at "+s.Dir+", for "+s.user+", is left: "+s.Why+", and kubelet has not asked for the unmount"
+		d.Class, d.Message = OrphanedPod, "the mount at "+s.Dir+", for "+s.claim.User()+", is left: "+s.Why+", and kubelet has not asked for the unmount"
 		if len(s.SubPaths) > 0 {
 			d.Hint = "first: " + volume.UnmountCommand(s.SubPaths) + " (a subPath of the pod), then: " + d.Hint
 		}

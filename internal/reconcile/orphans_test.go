@@ -253,6 +253,65 @@ func TestServedIsNoOrphan(t *testing.T) {
 	})
 }
 
+// A PV is deleted while kubelet's global mount of it is left, and another PV gets the volume. Its calls are refused, with
+// the release as the remedy, and do not restart the age of that mount: kubelet has another name for it.
+func TestOrphanOfDeletedPV(t *testing.T) {
+	leave := func(t *testing.T, e *hosttest.Env) (k *hosttest.Kubelet, b hosttest.Pod, global string) {
+		k, a, b := hosttest.NewKubelet(e, true), pod("a"), pod("b")
+		b.Volume = "pv2"
+		works(t, k.Start(a))
+		fails(t, k.Up(b), "two names")
+		works(t, k.Insist("unmount", k.Dir(a)))
+		works(t, e.M.Remove(k.Dir(a)))
+		return k.Kill(), b, k.Global(a.Volume)
+	}
+	onSim(t, "an operator", func(t *testing.T, e *hosttest.Env) {
+		k, b, global := leave(t, e)
+		for range 3 {
+			fails(t, k.Up(b), "no pod has it mounted: if a PV or pod still has that name, use one PV")
+			time.Sleep(10 * time.Second)
+		}
+		says(t, k.Up(b), "flexd release --yes "+global)
+		o := only(t, e, "orphaned-global", hosttest.VG+"/data")
+		works(t, reclaim(e, o.UUID, o.Dir))
+		works(t, k.Start(b))
+		mountsAre(t, e, k.Global(b.Volume), k.Dir(b))
+		works(t, k.Finish(b))
+		e.Empty()
+	})
+	onSim(t, "flexd itself", func(t *testing.T, e *hosttest.Env) {
+		after(e, 5*time.Minute)
+		k, b, _ := leave(t, e)
+		left := time.Now()
+		for k.Up(b) != nil && time.Since(left) < time.Hour {
+			time.Sleep(122 * time.Second) // kubelet's longest pause
+		}
+		if took := time.Since(left); took > 10*time.Minute {
+			t.Errorf("the pod waits for %v", took)
+		}
+		mountsAre(t, e, k.Global(b.Volume), k.Dir(b))
+		works(t, k.Finish(b))
+		e.Empty()
+	})
+	onSim(t, "another pod of its PV", func(t *testing.T, e *hosttest.Env) {
+		after(e, 5*time.Minute)
+		k, b, global := leave(t, e)
+		c := pod("c")
+		for range 20 { // its mount fails for another reason, for example a missing Secret
+			time.Sleep(122 * time.Second)
+			works(t, k.Insist("waitforattach", "", k.Blob(c, false)))
+			fails(t, k.Up(b), "flexd release")
+			mountsAre(t, e, global)
+		}
+		works(t, k.Start(c))
+		fails(t, k.Up(b), "two names")
+		works(t, k.Finish(c))
+		works(t, k.Start(b))
+		works(t, k.Finish(b))
+		e.Empty()
+	})
+}
+
 // A release of a busy mount names the process that keeps it busy, and changes nothing.
 func TestReleaseBusy(t *testing.T) {
 	onSim(t, "", func(t *testing.T, e *hosttest.Env) { // really: test/e2e

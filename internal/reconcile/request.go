@@ -164,9 +164,9 @@ func (n *Node) served(c *call, err error) {
 	switch {
 	case err != nil || c.lane == nil:
 	case c.Verb == volume.Publish:
-		n.auditor.Served(c.lane.uuid, c.Dir)
+		n.auditor.Served(c.lane.uuid, kubeName(c), c.Dir)
 	case c.Verb == volume.Activate, c.Verb == volume.Stage: // of a pod that kubelet does not tell
-		n.auditor.Served(c.lane.uuid, "")
+		n.auditor.Served(c.lane.uuid, kubeName(c), "")
 	}
 }
 
