@@ -18,7 +18,8 @@ import (
 // it only causes a check. Only a lost write is a fact, because no other source keeps it after a pod's
 // syncfs(2) has returned the error.
 type KernelLog struct {
-	records io.ReadCloser // each read returns one
+	records io.ReadCloser       // each read returns one
+	open    func() (int, error) // opens the log again, from the oldest record on; nil = it cannot be opened
 
 	mu     sync.Mutex
 	logged map[string]string // by device, since its filesystem was mounted: the first lost write; "" = other errors
@@ -27,16 +28,49 @@ type KernelLog struct {
 // OpenKernelLog reads /dev/kmsg from the oldest record on: flexd may have been away when a
 // filesystem failed.
 func OpenKernelLog() (*KernelLog, error) {
-	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := openKernelLog()
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: "/dev/kmsg", Err: err}
 	}
 	k := NewKernelLog(os.NewFile(uintptr(fd), "/dev/kmsg"))
+	k.open = openKernelLog
 	if err := k.readPast(func(record []byte) (int, error) { return unix.Read(fd, record) }); err != nil {
 		k.records.Close()
 		return nil, err
 	}
 	return k, nil
+}
+
+func openKernelLog() (fd int, err error) {
+	return unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+}
+
+// During returns the first write to a device that the kernel logs as lost while do runs. Each may read that record later.
+func (k *KernelLog) During(path string, do func() error) (lost string, err error) {
+	if k == nil || k.open == nil {
+		return "", do()
+	}
+	fd, oerr := k.open()
+	if oerr != nil {
+		return "", do()
+	}
+	defer unix.Close(fd)
+	if _, serr := unix.Seek(fd, 0, io.SeekEnd); serr != nil {
+		return "", do()
+	}
+	err = do()
+	for record := make([]byte, maxRecord); lost == ""; {
+		n, rerr := unix.Read(fd, record)
+		switch {
+		case rerr == nil:
+			if text := kernelText(string(record[:n])); match(lostWrite(), text) == filepath.Base(path) {
+				lost = text
+			}
+		case rerr != unix.EPIPE && rerr != unix.EINTR:
+			return "", err
+		}
+	}
+	return lost, err
 }
 
 // readPast reads the existing records. Their lost writes only cause a check: if there are many mounts,

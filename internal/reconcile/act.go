@@ -353,7 +353,9 @@ func (l *lane) unmount(ctx context.Context, s volume.Step, h *volume.Have) error
 	}
 	last := len(h.Mounts) == 1
 	lost, _ := l.n.Observer.KernelLog.Logged(h.Device.Path)
-	err := unmount(ctx, l.lock, s.Dir, e.Number, last)
+	// The filesystem itself writes once more at its last unmount.
+	late, err := l.n.Observer.KernelLog.During(h.Device.Path, func() error { return unmount(ctx, l.lock, s.Dir, e.Number, last) })
+	lost = cmp.Or(lost, late)
 	switch {
 	case errors.Is(err, mount.ErrUnwritten):
 		_ = mount.Unreported(l.lock) // it is reported now

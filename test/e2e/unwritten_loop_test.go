@@ -173,6 +173,23 @@ func TestStoppedBelow(t *testing.T) {
 	h.end(noAttach, a, q)
 }
 
+// The last write of a filesystem, that of the unmount itself, fails.
+func TestLostAtUnmount(t *testing.T) {
+	t.Parallel()
+	readsKernelLog(t)
+	h := newHost(t)
+	v, p := h.vol("a", "ext4"), podN(1)
+	h.ok(h.up(noAttach, v, p))
+	h.write(v, p, "f", "x")
+	h.sh("sync", "-f", h.PodDir(p, v))
+	h.must(os.Truncate(h.Dir+"/vg0/a", mib))
+	h.sh("losetup", "-c", h.story("a").Device)
+	h.ok(h.unmount(v, p))
+	if text, _ := h.client("events", "vg0/a"); strings.Count(text, "the kernel logged") != 1 {
+		t.Errorf("events: %s", text)
+	}
+}
+
 // A pod's syncfs(2) consumes the error of a write. flexd reads it in the kernel's log, and reports it until
 // the last unmount.
 func TestLostWrite(t *testing.T) {
