@@ -170,7 +170,7 @@ var (
 	aboutDevice = lazily(`(?:EXT4-fs \(([\w!-]+)\): shut down|EXT4-fs (?:error|warning|abort)?.*\(device ([\w!-]+)|XFS \(([\w!-]+)\)|BTRFS (?:error|critical|warning) \(device ([\w!-]+)|I/O error, dev ([\w!-]+))`)
 	aboutBegin  = lazily(`^(?:([\w!-]+): detected capacity change from 0 to|EXT4-fs \(([\w!-]+)\): mounted|XFS \(([\w!-]+)\): Mounting|BTRFS info \(device ([\w!-]+).*\): .*checksum algorithm)`)
 	// btrfs counts all errors that a device ever had, so that only the first kind is certain.
-	lostWrite = lazily(`^(?:Buffer I/O error on dev(?:ice)? ([\w!-]+), .*lost \w+ page write|EXT4-fs warning \(device ([\w!-]+)\): .*I/O error -?\d+ writing to inode|EXT4-fs \(([\w!-]+)\): .*Data will be lost|([\w!-]+): writeback error on inode|BTRFS error \(device ([\w!-]+).*\): bdev \S+ errs: wr [1-9]\d*, rd 0, flush 0, corrupt 0)`)
+	lostWrite = lazily(`^(?:Buffer I/O error on dev(?:ice)? ([\w!-]+), .*lost \w+ page write|EXT4-fs warning \(device ([\w!-]+)\): .*I/O error -?\d+ writing to inode|EXT4-fs error \(device ([\w!-]+)\): ext4_put_super.*: Couldn't clean up the journal|EXT4-fs \(([\w!-]+)\): .*Data will be lost|([\w!-]+): writeback error on inode|BTRFS error \(device ([\w!-]+).*\): bdev \S+ errs: wr [1-9]\d*, rd 0, flush 0, corrupt 0)`)
 	bad       = lazily(`(?i)error|abort|corrupt|shut ?down|shutting|forced|remounting|I/O`)
 )
 

@@ -42,6 +42,7 @@ func TestKernelLogLost(t *testing.T) {
 		page       = "3,1,9,-;Buffer I/O error on dev loop3, logical block 256, lost async page write\n SUBSYSTEM=block\n"
 		inode      = "4,1,9,-;EXT4-fs warning (device loop3): ext4_end_bio:343: I/O error 10 writing to inode 12 starting block 9217)"
 		delayed    = "2,1,9,-;EXT4-fs (loop3): This should not happen!! Data will be lost"
+		journal    = "2,1,9,-;EXT4-fs error (device loop3): ext4_put_super:1306: comm umount: Couldn't clean up the journal"
 		writeback  = "3,1,9,-;loop3: writeback error on inode 131, offset 0, sector 200"
 		btrfs      = "3,1,9,-;BTRFS error (device loop3): bdev /dev/loop3 errs: wr 1, rd 0, flush 0, corrupt 0, gen 0"
 		old        = "3,1,9,-;BTRFS error (device loop3): bdev /dev/loop3 errs: wr 1, rd 1, flush 0, corrupt 0, gen 0"
@@ -66,6 +67,7 @@ func TestKernelLogLost(t *testing.T) {
 		{"a page", []string{mountExt4, page}, "logical block 256, lost async page write", true},
 		{"a file of ext4", []string{mountExt4, down, inode, page}, "writing to inode 12", true},
 		{"without space", []string{delayed}, "Data will be lost", true},
+		{"the journal at an unmount", []string{journal}, "clean up the journal", true},
 		{"a file of xfs", []string{writeback, down}, "writeback error on inode 131", true},
 		{"btrfs", []string{mountBtrfs, btrfs}, "errs: wr 1", true},
 		{"btrfs may have counted it before", []string{mountBtrfs, old}, "", true},
