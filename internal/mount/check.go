@@ -88,6 +88,12 @@ func e2fsckError(d volume.Device, code int, said string) error {
 			Hint: "look at dmesg and at the disk, and copy the volume if its data is needed; then: " + handle(d).Command("e2fsck -f DEV"),
 			Why:  volume.Damaged,
 		}
+	case code&8 != 0 && strings.Contains(said, "e2fsck -b "): // as after an e2fsck that was killed while it wrote the superblock
+		return &Refusal{
+			What: fmt.Sprintf("e2fsck cannot use the superblock of %s: %s", dev, said),
+			Hint: "look at dmesg and at the disk, and copy the volume if its data is needed; then, with a backup superblock (8193 if its blocks have 1024 bytes): " + handle(d).Command("e2fsck -b 32768 DEV"),
+			Why:  volume.Damaged,
+		}
 	case code&8 != 0:
 		return fmt.Errorf("e2fsck could not check %s: %s", dev, said)
 	case code&2 != 0:

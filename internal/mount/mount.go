@@ -76,7 +76,11 @@ func mountVolume(l MountSpec) error {
 		return fmt.Errorf("%s became another directory, or something was mounted there, in the meantime", l.Dir)
 	}
 	if err := unix.MoveMount(mnt, "", dir, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
-		return &os.PathError{Op: "move_mount", Path: l.Dir, Err: err}
+		err = &os.PathError{Op: "move_mount", Path: l.Dir, Err: err}
+		if errors.Is(err, unix.ENOSPC) {
+			err = fmt.Errorf("%w: a mount namespace has as many mounts as fs.mount-max allows: find the program that leaves mounts (findmnt), or raise it (sysctl fs.mount-max)", err)
+		}
+		return err
 	}
 	return nil
 }

@@ -327,6 +327,10 @@ func TestCheckVerdicts(t *testing.T) {
 			t.Errorf("exit status %d: got %v", code, err)
 		}
 	}
+	err = e2fsckError(volume.Device{Path: "/dev/x"}, 8, "try running e2fsck with an alternate superblock: e2fsck -b 8193 <device>")
+	if !errors.As(err, &refusal) || refusal.Why != volume.Damaged || !strings.Contains(refusal.Hint, "copy the volume") {
+		t.Errorf("got %v", err)
+	}
 }
 
 // An e2fsck that was killed leaves a mark in an ext4 with MMP, which e2fsck itself never removes.

@@ -199,7 +199,7 @@ func (n *Node) lookUp(ctx context.Context, c *call, p Provider) (volume.LV, erro
 	case lv.Presence == volume.Absent:
 		return lv, nil
 	case lv.Presence != volume.Present:
-		return lv, volume.Errorf(volume.Unusable, "not usable: %s", lv.Reason)
+		return lv, volume.Errorf(volume.Unusable, "not usable: %s%s", lv.Reason, n.missingBeside(lv))
 	}
 	if err := n.nameInUse(ctx, name, lv.UUID); err != nil {
 		return lv, err
@@ -297,7 +297,7 @@ func (n *Node) allowed(c *call) (*config.VolumeGroup, Provider, error) {
 	vg, p := n.Config.VG(name.VG), n.Providers[name.VG]
 	switch {
 	case vg == nil || p == nil:
-		return nil, nil, volume.Errorf(volume.NotAllowed, "volume group %q is not configured on node %s: check its name, or add it to volumeGroups in flexd's configuration", name.VG, n.Config.Get().NodeName)
+		return nil, nil, volume.Errorf(volume.NotAllowed, "volume group %q is not configured on node %s: check its name, or add it to volumeGroups in flexd's configuration; a group that was added needs a restart of flexd", name.VG, n.Config.Get().NodeName)
 	case verb == volume.Publish && !vg.AllowsNamespace(c.asked.Options.Pod.Namespace):
 		return nil, nil, volume.Errorf(volume.NotAllowed, "the configuration of volume group %s does not allow pods of namespace %q (namespaces: %q)", name.VG, c.asked.Options.Pod.Namespace, vg.Namespaces)
 	case verb == volume.Publish && vg.AllowsVolume(name.LV) && !vg.AllowsVolumeFor(c.asked.Options.Pod.Namespace, name.LV):

@@ -547,6 +547,27 @@ func TestFileMovedWithoutNotes(t *testing.T) {
 	h.end(noAttach, v, p)
 }
 
+// A plain copy has the place of a mounted volume's file: the refusal names the volume, before it says how to use the copy.
+// With the attribute, the file is that volume.
+func TestCopyWithoutAttributes(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	v, p := h.vol("a", "ext4"), podN(1)
+	h.ok(h.up(noAttach, v, p))
+	id, a, aside := h.story("a").UUID, h.Dir+"/vg0/a", h.Dir+"/aside"
+	h.must(os.Rename(a, aside))
+	h.sh("cp", "--sparse=always", aside, a)
+	h.refused(h.up(noAttach, v, podN(2)), "was not created by flexd", "but first", id, "flexd check")
+	h.must(os.Rename(aside, a))
+	h.end(noAttach, v, p)
+	h.eventually("the lease ends", func() string { return strings.Join(h.Active(), " ") })
+	h.must(unix.Removexattr(a, "trusted.flexd.uuid"))
+	h.refused(h.up(noAttach, v, p), "setfattr -n trusted.flexd.uuid -v "+id)
+	h.must(unix.Setxattr(a, "trusted.flexd.uuid", []byte(id), 0))
+	h.ok(h.up(noAttach, v, p))
+	h.end(noAttach, v, p)
+}
+
 // The driver has another name after a restart: a mount of the former one is reported, and refuses other pods until it ends.
 func TestDriverRenamed(t *testing.T) {
 	t.Parallel()
