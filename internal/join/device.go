@@ -159,7 +159,8 @@ func (s *facts) stale() {
 	if len(d.Suspended) > 0 {
 		s.suspended(wrong)
 	}
-	if v != nil && (v.Size > 0 && d.Size > 0 || !s.lvm()) && v.Size != d.Size && d.Broken == "" {
+	another := !s.lvm() && len(d.Rivals) > 0 // the device may show another file than that of the name
+	if v != nil && (v.Size > 0 && d.Size > 0 || !s.lvm()) && v.Size != d.Size && d.Broken == "" && !another {
 		hint := "lvchange --refresh " + s.title()
 		switch {
 		case d.Misplaced == Enlarged:

@@ -344,6 +344,9 @@ func TestDisagreements(t *testing.T) {
 		{"a loop device without a node", []func(*Group){func(g *Group) {
 			g.Kind, g.Devices[0].NoNode, g.Devices[0].MakeNode = "loopdev", "/dev/dm-3 does not exist", "mknod /dev/dm-3"
 		}}, []string{"stale-mapping data: /dev/dm-3 does not exist|mknod /dev/dm-3"}},
+		{"of another size than the file in place of its own", []func(*Group){func(g *Group) {
+			g.Kind, g.Devices[0].Size, g.Devices[0].Rivals = "loopdev", 8<<20, []Rival{{"/vg/data and /vg/data (deleted) have the same uuid", "copy"}}
+		}}, []string{"stale-mapping data: /vg/data and /vg/data (deleted) have the same uuid|copy"}},
 		{"a loop device with a size limit", []func(*Group){func(g *Group) { g.Kind, g.Devices[0].Size, g.Devices[0].Part = "loopdev", 8<<20, true }}, []string{"stale-mapping data: size limit|losetup -d /dev/dm-3"}},
 		{"mounted read-only as it was asked", []func(*Group){func(g *Group) { g.Claims[0].ReadOnly, g.Mounts[0].ReadOnly = true, true }}, nil},
 		{"remounted read-only while its claim is released", []func(*Group){func(g *Group) { g.Claims[0].Phase, g.Mounts[0].ReadOnly = volume.Releasing, true }}, nil},

@@ -40,9 +40,11 @@ func (p *Provider) LookUp(ctx context.Context, name volume.Name) (volume.LV, err
 	}
 	if lv.Reason = foreign(file, f); lv.Reason != "" {
 		lv.Presence, lv.UUID = volume.Foreign, ""
-		if former := p.former(ctx, name, file); former != "" {
+		former := p.former(ctx, name, file)
+		if former != "" {
 			lv.Reason = former + "; " + lv.Reason
 		}
+		lv.File.Unmarked = f.Regular && f.UUID == "" && former == ""
 	}
 	return lv, nil
 }

@@ -73,7 +73,7 @@ func (n *Node) stateOfName(name volume.Name, lv volume.LV, err error) volume.Hav
 	case err != nil:
 		h.LV = volume.LV{Name: name, Reason: err.Error()}
 	case lv.Presence == volume.Foreign:
-		h.LV.Reason += n.missingBeside(lv)
+		h.LV.Reason = n.beforeUse(lv) + lv.Reason
 	case lv.Presence == volume.Absent:
 		uuid, facts, err := n.Records.Named(name)
 		switch h.LV.UUID, h.RecordName, h.RecordFile = uuid, facts.Name, facts.File; {
@@ -92,13 +92,13 @@ func (n *Node) stateOfName(name volume.Name, lv volume.LV, err error) volume.Hav
 	return h
 }
 
-// missingBeside names the volume that is missing while a file that flexd does not use has its name; "" = none.
-func (n *Node) missingBeside(lv volume.LV) string {
+// beforeUse returns what to consider before a file without a uuid is made a volume, if flexd has seen another one with its name.
+func (n *Node) beforeUse(lv volume.LV) string {
 	uuid := n.Records.Holder(lv.Name)
-	if uuid == "" || uuid == lv.UUID || !n.isFile(lv.Name) {
+	if uuid == "" || !lv.File.Unmarked {
 		return ""
 	}
-	return fmt.Sprintf("; but first: flexd has seen a filesystem on the volume of that name with the uuid %s. If this file is that volume without its attributes: setfattr -n trusted.flexd.uuid -v %[1]s FILE (package attr). If it is a copy of it, look where the newest data is: flexd check names a device that still has it", uuid)
+	return fmt.Sprintf("flexd has seen a filesystem on the volume of that name with the uuid %s. If the file is that volume without its attributes: setfattr -n trusted.flexd.uuid -v %[1]s %[2]s (package attr). If it is a copy of it, look where the newest data is: was the original moved, or is a device with it in flexd check? Otherwise: ", uuid, volume.Quote(lv.File.Path))
 }
 
 // moveHistory moves the history of a name's lane to the lane of its volume.

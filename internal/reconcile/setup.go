@@ -199,7 +199,7 @@ func (n *Node) lookUp(ctx context.Context, c *call, p Provider) (volume.LV, erro
 	case lv.Presence == volume.Absent:
 		return lv, nil
 	case lv.Presence != volume.Present:
-		return lv, volume.Errorf(volume.Unusable, "not usable: %s", lv.Reason+n.missingBeside(lv))
+		return lv, volume.Errorf(volume.Unusable, "not usable: %s", n.beforeUse(lv)+lv.Reason)
 	}
 	if err := n.nameInUse(ctx, name, lv.UUID); err != nil {
 		return lv, err

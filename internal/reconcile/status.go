@@ -57,9 +57,9 @@ func (n *Node) Known() status.List {
 	}
 	findings := n.findingsByVolume()
 	lanes := n.allLanes()
-	last := map[volume.Name]time.Time{} // the last look at a volume of that name
+	last := map[volume.Name]time.Time{} // the last look at a volume that has that name
 	for _, l := range lanes {
-		if name, at := l.lastLook(); at.After(last[name]) {
+		if name, at := l.lastLook(); at.After(last[name]) && !l.gone(false) {
 			last[name] = at
 		}
 	}

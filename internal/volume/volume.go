@@ -74,6 +74,7 @@ type File struct {
 	Path     string
 	Dev, Ino uint64
 	Birth    int64 // the time of its creation, which a rename keeps and a copy does not
+	Unmarked bool  // a regular file without a uuid
 }
 
 // Activity reports whether a logical volume has a block device.

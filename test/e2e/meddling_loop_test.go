@@ -557,7 +557,7 @@ func TestCopyWithoutAttributes(t *testing.T) {
 	id, a, aside := h.story("a").UUID, h.Dir+"/vg0/a", h.Dir+"/aside"
 	h.must(os.Rename(a, aside))
 	h.sh("cp", "--sparse=always", aside, a)
-	h.refused(h.up(noAttach, v, podN(2)), "was not created by flexd", "but first", id, "flexd check")
+	h.refused(h.up(noAttach, v, podN(2)), "was not created by flexd", "flexd has seen a filesystem", id, "flexd check")
 	h.must(os.Rename(aside, a))
 	h.end(noAttach, v, p)
 	h.eventually("the lease ends", func() string { return strings.Join(h.Active(), " ") })
@@ -566,6 +566,12 @@ func TestCopyWithoutAttributes(t *testing.T) {
 	h.must(unix.Setxattr(a, "trusted.flexd.uuid", []byte(id), 0))
 	h.ok(h.up(noAttach, v, p))
 	h.end(noAttach, v, p)
+	h.eventually("the lease ends", func() string { return strings.Join(h.Active(), " ") })
+	h.must(os.Rename(a, aside))
+	h.must(os.Symlink(aside, a))
+	if got := h.up(noAttach, v, p); got.Status != "Failure" || strings.Contains(got.Message, "setfattr") {
+		t.Errorf("a link in its place: %+v", got)
+	}
 }
 
 // The driver has another name after a restart: a mount of the former one is reported, and refuses other pods until it ends.
