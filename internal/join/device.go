@@ -204,8 +204,8 @@ func (s *facts) stale() {
 	}
 	if v != nil && s.lvm() && d.LinkBad && d.Name == v.Name {
 		hint := "vgmknodes " + s.g.Name
-		if d.NotLink {
-			hint = "it is a file or a directory, as after a write to that path while the volume was inactive: move it away (mv), then " + hint
+		if d.Obstacle != "" {
+			hint = fmt.Sprintf("LVM does not replace %s, which is of another type, as after a write to that path while the volume was inactive: move it away (mv), then %s", d.Obstacle, hint)
 		}
 		wrong(hint, "%s does not lead to %s", d.Link, d.Path)
 	}

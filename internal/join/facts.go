@@ -128,7 +128,7 @@ type Device struct {
 	ReadOnly     bool
 	Link         string // its stable name; "" = none is expected
 	LinkBad      bool   // Link does not lead to the device
-	NotLink      bool   // Link is a file or a directory
+	Obstacle     string // a path between Link and the device that LVM does not replace; "" = none
 }
 
 // A Rival is another device or file that is the same volume.

@@ -356,7 +356,7 @@ func TestDisagreements(t *testing.T) {
 		{"not looked at, and unmounted", []func(*Group){unmounted, func(g *Group) { g.Devices[0].Unknown = "EIO" }}, []string{"claimed-missing data: " + pod}},
 		{"not looked at, and unclaimed", []func(*Group){unclaimed, func(g *Group) { g.Devices[0].Unknown = "EIO" }}, nil},
 		{"no link", []func(*Group){func(g *Group) { g.Devices[0].LinkBad = true }}, []string{"stale-mapping data: /dev/vg0/data does not lead to /dev/dm-3|vgmknodes vg0"}},
-		{"a file in its place", []func(*Group){func(g *Group) { g.Devices[0].LinkBad, g.Devices[0].NotLink = true, true }}, []string{"stale-mapping data: /dev/vg0/data does not lead to /dev/dm-3|move it away (mv), then vgmknodes vg0"}},
+		{"a file in its place", []func(*Group){func(g *Group) { g.Devices[0].LinkBad, g.Devices[0].Obstacle = true, "/dev/vg0/data" }}, []string{"stale-mapping data: /dev/vg0/data does not lead to /dev/dm-3|move it away (mv), then vgmknodes vg0"}},
 		{"no link, for loopdev", []func(*Group){func(g *Group) { g.Kind, g.Devices[0].LinkBad = "loopdev", true }}, nil},
 		{"the mount of a gone device, the volume gone, too", []func(*Group){inactive, func(g *Group) { g.Volumes, g.Mounts[0].Gone = nil, true }}, []string{"stale-mapping data: 253:3, which the kernel does not have"}},
 		{"the mount of another, gone device", []func(*Group){func(g *Group) { g.Mounts[0].Device, g.Mounts[0].Gone = "253:9", true }}, []string{"stale-mapping data: 253:9"}},

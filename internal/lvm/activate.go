@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -95,6 +96,7 @@ func (p *Provider) ensureLink(ctx context.Context, g *group, lv volume.LV, m dev
 	}
 	_, said := g.join(ctx, makeNodes, name, lv.UUID)
 	now, err := p.Device(ctx, lv) // the command has waited: the volume may have another device
+	inTheWay := p.obstacle(name, m)
 	switch {
 	case err != nil:
 		return err
@@ -102,18 +104,30 @@ func (p *Provider) ensureLink(ctx context.Context, g *group, lv volume.LV, m dev
 		return nil
 	case now.Activity != volume.Active:
 		return fmt.Errorf("activate: the device of %s disappeared", lv.Name)
-	case notLink(p.link(name)):
-		return fmt.Errorf("activate: %s is a file or a directory, not a link to %s, as after a write to that path while the volume was inactive: move it away (mv), then ask again", p.link(name), p.node(m))
+	case inTheWay != "":
+		return fmt.Errorf("activate: %s does not lead to %s: LVM does not replace %s, which is of another type, as after a write to that path while the volume was inactive: move it away (mv), then ask again", p.link(name), p.node(m), inTheWay)
 	case said != nil:
 		return fmt.Errorf("activate: %s does not lead to %s: %w", p.link(name), p.node(m), said)
 	}
 	return fmt.Errorf("activate: %s does not lead to %s, and vgmknodes did not repair the link: is there another file with that name?", p.link(name), p.node(m))
 }
 
-// notLink reports whether something other than a link has a path. LVM does not replace it.
-func notLink(path string) bool {
-	st, err := os.Lstat(path)
-	return err == nil && st.Mode()&fs.ModeSymlink == 0
+// obstacle returns a path of another type on the way from a volume's link to its device, which LVM does not replace;
+// "" = none.
+func (p *Provider) obstacle(name volume.Name, m devmapper.Mapped) string {
+	for _, part := range []struct {
+		path string
+		may  fs.FileMode
+	}{
+		{filepath.Dir(p.link(name)), fs.ModeDir | fs.ModeSymlink},
+		{p.link(name), fs.ModeSymlink},
+		{filepath.Join(p.Dev, "mapper", m.Name), fs.ModeDevice | fs.ModeSymlink},
+	} {
+		if st, err := os.Lstat(part.path); err == nil && st.Mode()&part.may == 0 {
+			return part.path
+		}
+	}
+	return ""
 }
 
 // explainFailure checks whether a command failed because the volume has changed or its thin pool

@@ -83,12 +83,15 @@ func TestVMNodes(t *testing.T) {
 		}
 		l.activate(one)
 	}
-	for _, harm := range []string{"echo x >", "mkdir"} {
-		l.sh("sh", "-c", "rm -rf /dev/vg0/one-x; "+harm+" /dev/vg0/one-x")
-		is(t, l.Activate(t.Context(), l.lock, one), nil, "/dev/vg0/one-x is a file or a directory")
+	for path, harms := range map[string][]string{"/dev/vg0/one-x": {"echo x >", "mkdir"}, "/dev/mapper/vg0-one--x": {"echo x >"}, "/dev/vg0": {"echo x >"}} {
+		for _, harm := range harms {
+			l.sh("sh", "-c", "rm -rf $0; "+harm+" $0", path)
+			is(t, l.Activate(t.Context(), l.lock, one), nil, "LVM does not replace "+path+", ")
+			l.sh("mv", path, "/dev/away")
+			l.activate(one)
+			l.sh("rm", "-r", "/dev/away")
+		}
 	}
-	l.sh("mv", "/dev/vg0/one-x", "/dev/vg0/away")
-	l.activate(one)
 }
 
 // Ensure that a device in use is never removed, and that its user is named.

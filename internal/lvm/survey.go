@@ -186,7 +186,9 @@ func (p *Provider) devicesOf(vg string, f *Facts, current bool) ([]join.Device, 
 		if named && name.VG == vg {
 			d.Name = name.LV
 			d.Link = p.link(name)
-			d.LinkBad, d.NotLink = !p.Leads(d.Link, m.Number), notLink(d.Link)
+			if d.LinkBad = !p.Leads(d.Link, m.Number); d.LinkBad {
+				d.Obstacle = p.obstacle(name, m)
+			}
 		}
 		all = append(all, d)
 	}
