@@ -35,7 +35,7 @@ func (r *reader) section(k key) key {
 func (r *reader) schema(c *Config) []key {
 	return []key{
 		{name: "driver", value: r.text(&c.Driver, driverName), restart: true,
-			about: "The name of the FlexVolume driver. Kubelet runs `<plugin dir>/VENDOR~DRIVER/DRIVER`."},
+			about: "The name of the FlexVolume driver. Kubelet runs `<plugin dir>/VENDOR~DRIVER/DRIVER`. After a change, a volume that is mounted under the former name gets no further pod until its pods have ended; `flexd check` lists these mounts."},
 		{name: "nodeName", value: r.text(&c.NodeName, optional(nodeName)), restart: true, without: "the host name in lower case", example: "node-1",
 			about: "The name of this node in Kubernetes."},
 		{name: "kubeletRoots", value: r.list(&c.KubeletRoots, directory), restart: true,
@@ -73,7 +73,7 @@ func (r *reader) schema(c *Config) []key {
 		}}),
 		{name: "lvmFilter", value: r.list(&c.LVMFilter, lvmFilter), restart: true,
 			without: "loop, nbd and drbd are rejected, then the host's own `devices/filter`", example: `["r|^/dev/loop|", "r|^/dev/nbd|", "r|^/dev/drbd|"]`,
-			about: "The `devices/filter` of LVM's commands; the host's `global_filter` stays in force. It has no effect where the host has a devices file, see [disks that hang](#disks-that-hang)."},
+			about: "The `devices/filter` of LVM's commands; the host's `global_filter` stays in force. Groups on disks that are logical volumes are never used (`scan_lvs`), since they may be a guest's. It has no effect where the host has a devices file, see [disks that hang](#disks-that-hang)."},
 		{name: "volumeGroups", value: value{form: "a list of mappings", read: func(n *node, at string) { r.groups(n, at, c) }, show: func() string { return "[]" }},
 			about: "The volume groups that flexd may use. It mounts no volumes of others.", keys: r.groupSchema(new(defaultGroup()))},
 	}

@@ -213,7 +213,8 @@ func TestSignatures(t *testing.T) {
 	for i := range int64(13) {
 		zfs = append(zfs, found{i, "zfs_member"})
 	}
-	if what := describeFound(signature{}, zfs); !strings.HasSuffix(what, " and 10 more") || len(what) > 200 {
+	zfs = append(zfs, found{0x1fe, "dos"})
+	if what := describeFound(signature{}, zfs); what != "found a zfs_member signature at offset 0 (0x0) and 12 more of it and a dos signature at offset 510 (0x1fe)" {
 		t.Errorf("got %q", what)
 	}
 }

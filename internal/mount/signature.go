@@ -149,9 +149,19 @@ func wipefs(dev *os.File) []found {
 func describe(dev *os.File, s signature) string { return describeFound(s, wipefs(dev)) }
 
 func describeFound(s signature, all []found) string {
+	count := map[string]int{}
+	for _, f := range all {
+		count[f.kind]++
+	}
 	var texts []string
 	for _, f := range all {
-		texts = append(texts, f.String())
+		switch n := count[f.kind]; {
+		case n > 2: // as of ZFS; the remedy, which lists them all, must fit in kubelet's event
+			texts = append(texts, fmt.Sprintf("%s and %d more of it", f, n-1))
+			delete(count, f.kind)
+		case n > 0:
+			texts = append(texts, f.String())
+		}
 	}
 	if len(texts) == 0 {
 		switch {
@@ -163,9 +173,6 @@ func describeFound(s signature, all []found) string {
 			return fmt.Sprintf("found %s partition table", article(s.Partition))
 		}
 		return "found several signatures"
-	}
-	if more := len(texts) - 3; more > 1 { // as of ZFS; the remedy, which lists them all, must fit in kubelet's event
-		texts = append(texts[:3], fmt.Sprintf("%d more", more))
 	}
 	what := "found " + strings.Join(texts, " and ")
 	if s.Ambiguous {

@@ -280,7 +280,12 @@ func TestSubvolumeDeleted(t *testing.T) {
 		h.ok(h.up(noAttach, v, q))
 		h.sh("btrfs", "subvolume", "set-default", "5", dir)
 		h.sh("btrfs", "subvolume", "delete", dir+"/sub")
-		h.disagrees("faulty", h.story("a").UUID, h.PodDir(q, v), "was deleted")
+		h.eventually("check reports it", func() string { // no event does
+			if out, _ := h.check(); !strings.Contains(out, "vg0/a  faulty") || !strings.Contains(out, h.PodDir(q, v)) || !strings.Contains(out, "was deleted") {
+				return out
+			}
+			return ""
+		})
 		if lost {
 			h.kill()
 			h.must(os.RemoveAll(h.Run + "/notes"))
